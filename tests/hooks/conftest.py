@@ -85,6 +85,17 @@ def keep(tmp_path):
 
 
 @pytest.fixture
+def group():
+    """A process group of this process, whose messages are real."""
+    from torch import distributed
+
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield distributed.group.WORLD
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+@pytest.fixture
 def plain():
     """Return a function that trains so many steps without mvc."""
 

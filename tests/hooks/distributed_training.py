@@ -25,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mvc_hooks
 from mvc import MvcError, Repo
+from support.damage import flip
 
 WIDTH = 32
 
@@ -211,11 +212,7 @@ def make_node(rank, size, folder, wanted):
 def damage(folder):
     """Flip a bit of the parameters of the last commit, which only one rank reads."""
     packs = folder.glob(".mvc/chunks/packs/*.pack")
-    for pack in sorted(packs, key=lambda one: one.stat().st_mtime_ns)[-1:]:
-        data = bytearray(pack.read_bytes())
-        data[len(data) // 2] ^= 1
-        pack.chmod(0o644)
-        pack.write_bytes(data)
+    flip(max(packs, key=lambda one: one.stat().st_mtime_ns))
 
 
 def spoil(rank, step, wanted):

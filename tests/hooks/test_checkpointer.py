@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Subset
 
 from mvc import ConflictError, Identity, NotFoundError, Repo, UnsupportedError, UsageError, clone
-from mvc_hooks import Checkpointer, DivergedError
+from mvc_hooks import Checkpointer
 from support.scenarios.basics import WIDTH, make_net, simple
 from support.training_runs import find_deviation, fingerprint, read_trace, seed_all
 
@@ -107,15 +107,6 @@ def test_a_body_without_step_is_an_error(keep):
             pass
 
 
-def test_commits_by_seconds(keep):
-    eager = keep("eager", every=None, every_seconds=1e-9).steps(3)
-    eager.ckpt.wait()
-    assert [one.step for one in eager.ckpt.commits] == [0, 1, 2, 3]
-    patient = keep("patient", every=None, every_seconds=1e6).steps(3)
-    patient.ckpt.wait()
-    assert [one.step for one in patient.ckpt.commits] == [0]
-
-
 def test_commits_by_call(keep, tmp_path):
     run = keep(every=None).steps(3)
     run.ckpt.commit("before lr drop\n\nIt has come to rest.", accuracy=0.5)
@@ -145,14 +136,6 @@ def test_a_run_whose_commits_would_have_no_name_does_not_begin(keep, monkeypatch
         keep(**options)
 
 
-def test_counters_come_back(keep):
-    with keep(every=1).ckpt as ckpt:
-        ckpt.step(loss=1.0, tokens=100, samples=4)
-        ckpt.step(loss=1.0, tokens=50, samples=4)
-    ckpt = keep().ckpt
-    assert (ckpt.step_count, ckpt.tokens, ckpt.samples, ckpt.batch_index) == (2, 150, 8, 2)
-
-
 def test_counts_of_every_kind_come_back_as_ints(keep):
     with keep(every=1).ckpt as ckpt:
         ckpt.step(tokens=torch.ones(5, dtype=bool).sum(), samples=np.int64(4))
@@ -161,7 +144,7 @@ def test_counts_of_every_kind_come_back_as_ints(keep):
             with pytest.raises(UsageError, match=r"tokens is .*, not a whole number"):
                 ckpt.step(tokens=wrong)
     ckpt = keep().ckpt
-    assert (ckpt.tokens, ckpt.samples) == (7, 4)
+    assert (ckpt.step_count, ckpt.batch_index, ckpt.tokens, ckpt.samples) == (2, 2, 7, 4)
 
 
 @pytest.mark.parametrize("message", [None, 5, " ", "a\0b"])
@@ -236,16 +219,6 @@ def test_an_exception_in_a_step_commits_nothing_of_it(keep, tmp_path, plain, wit
     assert _log(tmp_path / "run") == [("step 2", 2), _START]
     assert "in the middle of step 4, so its last commit is that of step 2;" in caplog.text
     assert keep(seed=8).steps(3).now() == plain(5).now()
-
-
-def test_an_exception_before_the_first_commit(keep, tmp_path, plain):
-    run = keep(every=100)
-    with pytest.raises(ZeroDivisionError):
-        with run.ckpt:
-            raise ZeroDivisionError
-    assert _log(tmp_path / "run") == [_START]
-    again = keep().steps(2)
-    assert again.now() == plain(2).now()
 
 
 def test_signals_after_checkpointers_that_ended_in_their_order(keep):
@@ -330,62 +303,34 @@ def test_a_closed_checkpointer_says_so(keep):
             call()
 
 
-def _other(change):
-    def build():
-        model, kind = make_net(), torch.optim.AdamW
-        if change == "names":
-            model = nn.Sequential(*(list(model)[:4]), nn.Identity(), model[4])
-        if change == "shape":
-            model[4] = nn.Linear(12, 5)
-        if change == "type":
-            model.double()
-        if change == "optimizer":
-            kind = torch.optim.SGD
-        optimizer = kind(model.parameters(), 0.01)
-        if change == "group":
-            optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
-        run = simple(model, optimizer)
-        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 50)
-        if change == "scheduler":
-            scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
-        if change != "missing":
-            run.parts["scheduler"] = scheduler
-        if change == "extra":
-            run.parts["more"] = nn.Linear(1, 1)
-        return run
-
-    return build
+def _build_wider():
+    model = make_net()
+    model[4] = nn.Linear(12, 5)
+    return simple(model, torch.optim.AdamW(model.parameters(), 0.01))
 
 
-_CHANGES = {
-    "names": r"model\.5\.weight",
-    "shape": r"model\.4\.weight",
-    "type": r"model\.0\.weight",
-    "optimizer": r"optimizer is of class SGD here",
-    "group": r"optimizer\.param_groups",
-    "scheduler": "scheduler is of class LambdaLR here, of another class in the stored state",
-    "missing": "scheduler",
-    "extra": "more",
-}
-
-
-def test_a_run_that_changed_is_refused_and_left_alone(keep):
+def test_a_run_that_changed_is_refused_and_left_alone_unless_that_is_allowed(keep):
     run = keep(every=1).steps(2)
     run.ckpt.close()
-    for change, named in _CHANGES.items():
-        built = []
+    built = []
 
-        def build(change=change, built=built):
-            built.append(_other(change)())
-            return built[0]
+    def build():
+        built.append(_build_wider())
+        return built[-1]
 
-        with pytest.raises(ConflictError, match=named):
-            keep(seed=8, build=build)
-        left = fingerprint(built[0])
-        seed_all(8)
-        assert left == fingerprint(_other(change)())
+    with pytest.raises(ConflictError, match=r"model\.4\.weight"):
+        keep(seed=8, build=build)
+    left = fingerprint(built[0])
+    seed_all(8)
+    fresh = _build_wider()
+    assert left == fingerprint(fresh)
     same = keep(seed=8)
     assert same.now() == run.now()
+    same.ckpt.close()
+    allow = ["model.4.*", "optimizer*", "scheduler*", "details.*", "gradients*"]
+    other = keep(seed=8, build=build, allow=allow)
+    assert torch.equal(other.model[4].weight, fresh.parts["model"][4].weight)
+    assert torch.equal(other.model[0].weight, run.model[0].weight)
 
 
 def test_a_part_that_is_missing_is_named_first(keep, tmp_path):
@@ -396,24 +341,6 @@ def test_a_part_that_is_missing_is_named_first(keep, tmp_path):
     ) as caught:
         Checkpointer(tmp_path / "run", model=run.model)
     assert caught.value.hint.startswith('nothing was changed; parts={"')
-
-
-def test_what_is_allowed_to_differ_stays_as_it_is(keep):
-    run = keep(every=1).steps(2)
-    run.ckpt.close()
-    live = {}
-
-    def build():
-        found = _other("shape")()
-        found.parts["optimizer"] = torch.optim.AdamW(found.parts["model"].parameters(), 0.01)
-        found.parts.pop("scheduler")
-        live["head"] = found.parts["model"][4].weight.detach().clone()
-        return found
-
-    allow = ["model.4.*", "optimizer*", "scheduler*", "details.*", "gradients*"]
-    other = keep(seed=8, build=build, allow=allow)
-    assert torch.equal(other.model[4].weight, live["head"])
-    assert torch.equal(other.model[0].weight, run.model[0].weight)
 
 
 def test_a_changed_environment_is_shown(keep, monkeypatch, caplog):
@@ -465,14 +392,6 @@ def test_a_model_without_parameters(tmp_path):
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_no_loss_is_no_alarm(keep):
-    ckpt = keep(every=2).ckpt
-    for _ in ckpt.steps(4):
-        ckpt.step()
-    assert [one.step for one in ckpt.commits] == [0, 2, 4]
-    assert ckpt.rollbacks == []
-
-
 def test_the_start_is_committed_unless_commits_are_by_call(keep, tmp_path, plain):
     start = keep(seed=3, every=1000)
     start.ckpt.close()
@@ -482,14 +401,3 @@ def test_the_start_is_committed_unless_commits_are_by_call(keep, tmp_path, plain
     by_call.ckpt.close()
     with pytest.raises(NotFoundError):
         Repo.open(tmp_path / "called").resolve("main")
-
-
-def test_nan_at_the_first_step_goes_back_to_the_start_and_stops_at_last(keep, tmp_path):
-    run = keep()
-    with pytest.raises(DivergedError, match="after 3 rollbacks"):
-        with run.ckpt:
-            for _ in range(4):
-                run.step(loss=float("nan"))
-    assert [report.to_step for report in run.ckpt.rollbacks] == [0, 0, 0]
-    assert _log(tmp_path / "run") == [_START]
-    assert keep().ckpt.step_count == 0

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from mvc import Repo
 from mvc_hooks import environment
 from mvc_hooks.environment import compare_environments, read_environment
 
@@ -21,13 +20,6 @@ def test_it_names_versions_machine_and_switches():
     assert record["machine"]["threads"] == torch.get_num_threads()
     assert record["determinism"]["deterministic_algorithms"] is False
     assert record["world"] == {"size": 1, "rank": 0, "backend": None}
-
-
-def test_it_is_plain_data_that_a_commit_holds(tmp_path):
-    record = read_environment()
-    repo = Repo.init(tmp_path)
-    repo.commit_state({"environment": record}, message="x")
-    assert repo.load_state("HEAD")["environment"] == record
 
 
 def test_reading_it_starts_nothing():

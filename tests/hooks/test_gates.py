@@ -85,12 +85,3 @@ def test_no_commit_just_before_a_bad_state_becomes_healthy(keep, repo):
     healthy = {entry.step for entry in repo.log("main") if entry.is_healthy}
     assert healthy.isdisjoint({1, 2, 3})
     assert 4 in healthy
-
-
-def test_without_gates_nothing_is_judged(keep, tmp_path):
-    repo = Repo.init(tmp_path / "run")
-    run = keep(every=1, detectors=[]).steps(1)
-    _visit(run, 1e6)
-    run.ckpt.close()
-    assert _steps(repo) == [0, 1, 2]
-    assert all(not report.failed_gates for report in run.ckpt.commits)

@@ -393,9 +393,11 @@ def test_another_number_of_ranks_is_refused_unless_allowed(lab, tmp_path):
 
 def test_a_rank_that_is_killed_ends_the_other_and_both_resume(lab, tmp_path):
     run = {"name": "killed", "total": TOTAL, "kill_rank": 1, "kill_step": 6}
-    first, second = start_calls(PROGRAM, "make_runs", 2, tmp_path, runs=[run])
-    assert second.wait(600) == -signal.SIGKILL
-    assert first.wait(600) not in (0, None)
+    ranks = start_calls(PROGRAM, "make_runs", 2, tmp_path, runs=[run])
+    for rank in ranks:
+        rank.communicate(600)
+    assert ranks[1].returncode == -signal.SIGKILL
+    assert ranks[0].returncode not in (0, None)
     runs = [{"name": "killed", "total": TOTAL, "seed": 3}]
     call_ranks(PROGRAM, "make_runs", 2, tmp_path, runs=runs)
     said = json.loads((tmp_path / "killed" / "said-1-0.json").read_text())

@@ -11,6 +11,7 @@ from mvc import ConflictError, CorruptionError, Identity, Repo, StorageError, Us
 from mvc.storage.local import LocalStorage
 from mvc_hooks.ranks.group import Ranks
 from mvc_hooks.resuming import restore_first
+from support.damage import flip
 from support.scenarios.basics import make_net, simple
 from support.stockgit import git
 
@@ -29,13 +30,6 @@ def _packs(root):
     )
 
 
-def _damage(pack):
-    data = bytearray(pack.read_bytes())
-    data[len(data) // 2] ^= 1
-    pack.chmod(0o644)
-    pack.write_bytes(data)
-
-
 def _steps(root, revision="main"):
     return [one.annotations.step for one in Repo.open(root).log(revision, first_parent=True)]
 
@@ -43,7 +37,7 @@ def _steps(root, revision="main"):
 def test_a_damaged_tip_is_left_for_the_commit_before_it(keep, plain, tmp_path, caplog):
     _train(keep)
     root = tmp_path / "run"
-    _damage(_packs(root)[-1])
+    flip(_packs(root)[-1])
     with caplog.at_level(logging.INFO, "mvc_hooks"):
         run = keep(every=2, seed=8)
     assert run.ckpt.step_count == 4
@@ -106,7 +100,7 @@ def test_it_is_mended_from_a_remote(keep, tmp_path, caplog):
     repo = Repo.open(root)
     repo.remotes.add("origin", (tmp_path / "store").as_uri())
     repo.push("origin", ["main"])
-    _damage(_packs(root)[-1])
+    flip(_packs(root)[-1])
     assert keep(every=2).ckpt.step_count == 6
     assert "what was lost came from " in caplog.text
     assert _steps(root) == [6, 4, 2, 0]
@@ -176,13 +170,3 @@ def test_an_error_of_another_kind_on_one_rank_ends_the_search_on_all():
 
     with pytest.raises(StorageError, match="x"):
         restore_first(_Two("StorageError"), "ab", lose, [])
-
-
-def test_none_of_a_few():
-    failures = []
-
-    def lose(state):
-        raise CorruptionError(state)
-
-    assert restore_first(Ranks(), "abcdef", lose, failures) is None
-    assert [one.state for one in failures] == ["a", "b", "c"]

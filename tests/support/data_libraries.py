@@ -22,6 +22,7 @@ import types
 import warnings
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +81,24 @@ def _split():
     return [samples[start::FILES] for start in range(FILES)]
 
 
-# torchdata.
+# What a dataset becomes.
 
 
-def make_stateful(folder, how):
+def make_stateful(dataset, how, **options):
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    return StatefulDataLoader(list_samples(), batch_size=BATCH, shuffle=True, **how.torch)
+    return StatefulDataLoader(dataset, batch_size=BATCH, **options, **how.torch)
+
+
+def make_plain(dataset, how, **options):
+    return torch.utils.data.DataLoader(dataset, batch_size=BATCH, **options, **how.torch)
+
+
+def make_itself(dataset, _how):
+    return dataset.batch(BATCH)
+
+
+# torchdata.
 
 
 def make_nodes(folder, how):
@@ -129,36 +141,12 @@ def open_dataset(folder, how, *, streaming):
     return dataset
 
 
-def make_map_style(folder, how):
-    dataset = open_dataset(folder, how, streaming=False)
-    return torch.utils.data.DataLoader(dataset, batch_size=BATCH, shuffle=True, **how.torch)
+def open_streamed(folder, how):
+    return open_dataset(folder, how, streaming=True)
 
 
-def make_streamed(folder, how):
-    from torchdata.stateful_dataloader import StatefulDataLoader
-
-    dataset = open_dataset(folder, how, streaming=True)
-    return StatefulDataLoader(dataset, batch_size=BATCH, **how.torch)
-
-
-def make_streamed_itself(folder, how):
-    return open_dataset(folder, how, streaming=True).batch(BATCH)
-
-
-def make_shuffled(folder, how):
-    dataset = open_dataset(folder, how, streaming=True).shuffle(seed=1, buffer_size=9)
-    return torch.utils.data.DataLoader(dataset, batch_size=BATCH, **how.torch)
-
-
-def make_shuffled_itself(folder, how):
-    return open_dataset(folder, how, streaming=True).shuffle(seed=1, buffer_size=9).batch(BATCH)
-
-
-def make_shuffled_stateful(folder, how):
-    from torchdata.stateful_dataloader import StatefulDataLoader
-
-    dataset = open_dataset(folder, how, streaming=True).shuffle(seed=1, buffer_size=9)
-    return StatefulDataLoader(dataset, batch_size=BATCH, **how.torch)
+def open_shuffled(folder, how):
+    return open_streamed(folder, how).shuffle(seed=1, buffer_size=9)
 
 
 # webdataset.
@@ -229,21 +217,12 @@ def write_mds(folder):
     return str(folder)
 
 
-def _open_mds(folder):
+def _open_mds(folder, _how=None):
     streaming = import_streaming()
     return streaming.StreamingDataset(
         local=write_mds(folder / "mds"), shuffle=True, shuffle_seed=1, batch_size=BATCH,
         num_canonical_nodes=2,
     )  # fmt: skip
-
-
-def make_mds(folder, how):
-    loader = import_streaming().StreamingDataLoader
-    return loader(_open_mds(folder), batch_size=BATCH, **how.torch)
-
-
-def make_mds_plain(folder, how):
-    return torch.utils.data.DataLoader(_open_mds(folder), batch_size=BATCH, **how.torch)
 
 
 # litdata.
@@ -262,18 +241,16 @@ def write_chunks(folder):
     return str(folder)
 
 
+def _open_chunks(folder, _how=None):
+    import litdata
+
+    return litdata.StreamingDataset(write_chunks(folder / "chunks"), shuffle=True, seed=1)
+
+
 def make_chunks(folder, how):
     import litdata
 
-    dataset = litdata.StreamingDataset(write_chunks(folder / "chunks"), shuffle=True, seed=1)
-    return litdata.StreamingDataLoader(dataset, batch_size=BATCH, **how.torch)
-
-
-def make_chunks_plain(folder, how):
-    import litdata
-
-    dataset = litdata.StreamingDataset(write_chunks(folder / "chunks"), shuffle=True, seed=1)
-    return torch.utils.data.DataLoader(dataset, batch_size=BATCH, **how.torch)
+    return litdata.StreamingDataLoader(_open_chunks(folder), batch_size=BATCH, **how.torch)
 
 
 # Grain.
@@ -301,30 +278,37 @@ def make_grain_dataset(folder, how):
     return loader
 
 
+def _over(open_dataset, make, **options):
+    return lambda folder, how: make(open_dataset(folder, how), how, **options)
+
+
+def make_mds(dataset, how):
+    return import_streaming().StreamingDataLoader(dataset, batch_size=BATCH, **how.torch)
+
+
+_MAPPED = partial(open_dataset, streaming=False)
 LOADERS = {
     f"{one.library}: {one.name}": one
     for one in (
-        Loader("torchdata", "StatefulDataLoader", make_stateful),
+        Loader("torchdata", "StatefulDataLoader", _over(lambda *_: list_samples(), make_stateful, shuffle=True)),
         Loader("torchdata", "nodes", make_nodes),
-        Loader("datasets", "map-style in DataLoader", make_map_style),
-        Loader("datasets", "streamed in StatefulDataLoader", make_streamed),
-        Loader("datasets", "streamed, passed itself", make_streamed_itself, has_workers=False),
-        Loader("datasets", "shuffle buffer in DataLoader", make_shuffled),
-        Loader(
-            "datasets", "shuffle buffer, passed itself", make_shuffled_itself, has_workers=False
-        ),
-        Loader("datasets", "shuffle buffer in StatefulDataLoader", make_shuffled_stateful),
+        Loader("datasets", "map-style in DataLoader", _over(_MAPPED, make_plain, shuffle=True)),
+        Loader("datasets", "streamed in StatefulDataLoader", _over(open_streamed, make_stateful)),
+        Loader("datasets", "streamed, passed itself", _over(open_streamed, make_itself), has_workers=False),
+        Loader("datasets", "shuffle buffer in DataLoader", _over(open_shuffled, make_plain)),
+        Loader("datasets", "shuffle buffer, passed itself", _over(open_shuffled, make_itself), has_workers=False),
+        Loader("datasets", "shuffle buffer in StatefulDataLoader", _over(open_shuffled, make_stateful)),
         Loader("webdataset", "detshuffle", make_tars),
         Loader("webdataset", "shuffle without a seed", make_tars_unseeded),
         Loader("webdataset", "resampled", make_tars_resampled),
-        Loader("streaming", "StreamingDataLoader", make_mds),
-        Loader("streaming", "StreamingDataset in DataLoader", make_mds_plain),
+        Loader("streaming", "StreamingDataLoader", _over(_open_mds, make_mds)),
+        Loader("streaming", "StreamingDataset in DataLoader", _over(_open_mds, make_plain)),
         Loader("litdata", "StreamingDataLoader", make_chunks),
-        Loader("litdata", "StreamingDataset in DataLoader", make_chunks_plain),
+        Loader("litdata", "StreamingDataset in DataLoader", _over(_open_chunks, make_plain)),
         Loader("Grain", "DataLoader", make_grain),
         Loader("Grain", "Dataset", make_grain_dataset),
     )
-}
+}  # fmt: skip
 
 
 # A training.

@@ -20,7 +20,6 @@ from torch.futures import Future
 from mvc_hooks.dcp import MvcReader, MvcWriter
 from mvc_hooks.dcp.meeting import meeting
 from mvc_hooks.dcp.saving import give_up
-from support.dcp_extension import Turning, make_registry
 
 end = meeting.close
 
@@ -173,17 +172,6 @@ def load_on_machines(path, rank, size, *, machines, revision="HEAD"):
         str(reader.read_metadata().storage_meta.save_id),
         list(differ(make_state(size), target)),
     ]
-
-
-def save_streams(path, rank, size):
-    """Save and load through an extension; return what differs."""
-    writer = MvcWriter(path, branch="streams", _extensions=[Turning()])
-    dcp.save(make_state(size), storage_writer=writer)
-    target = empty(make_state(size))
-    target["optimizer"]["param_groups"] = [{"lr": None, "betas": None, "params": None}]
-    reader = MvcReader(path, "streams", _extension_registry=make_registry())
-    dcp.load(target, storage_reader=reader)
-    return list(differ(make_state(size), target))
 
 
 def save_async(path, rank, size, *, kind):

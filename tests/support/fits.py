@@ -26,6 +26,14 @@ for _library in ("lightning", "transformers", "accelerate", "torchdata"):
 # An iterator that is freed with a cycle of references cannot reach its workers, and waits so long for each.
 _utils.MP_STATUS_CHECK_INTERVAL = 0.2
 
+QUIET = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+"""Marks of tests of fits: the libraries advise on workers, intervals, and their own deprecated names."""
+
 BATCH = 4
 ROWS = 44
 NET_OPTIONS = ("spike", "kill_at", "fail_at", "signal_at")

@@ -1,8 +1,10 @@
 """One rank of runs of a library: plain; left in the middle and resumed; gone back after a bad loss.
 
     torchrun --nproc-per-node 2 library_ranks.py LIBRARY FOLDER
+    torchrun --nproc-per-node 2 library_ranks.py LIBRARY FOLDER TOTAL
 
-Each run writes a trace, FOLDER/RUN.RANK: for every batch its sum and its loss.
+Each run writes a trace, FOLDER/RUN.RANK: for every batch its sum and its loss. With a TOTAL, one run trains up
+to it on data that comes in a computed order, and notes in FOLDER.trace/STEP.RANK what it trained on.
 """
 
 from __future__ import annotations
@@ -16,12 +18,17 @@ import torch
 from torch import nn
 
 from mvc import Identity
+from mvc_data import ConsistentDataLoader
 from mvc_hooks import rollback
 
 TOTAL, LEFT_AT, BAD_BATCH = 8, 5, 7
+ROWS, BATCH, SEED = 26, 6, 4
+"""Batches that 2 and 3 ranks can share; what is left of an epoch fills none."""
+ME = Identity("Ada", "ada@example.org")
+ELASTIC = {"every": 1, "identity": ME, "allow": ["ranks"]}
 OPTIONS = {
     "every": 2,
-    "identity": Identity("Ada", "ada@example.org"),
+    "identity": ME,
     "signals": False,
     "ladder": rollback("last", min_steps_back=1, skip_batches=0),
 }
@@ -44,6 +51,37 @@ class Model(nn.Module):
         if self._seen == self._bad_batch:
             loss = loss * float("nan")
         return {"loss": loss}
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, index):
+        return {"x": torch.tensor([index / ROWS]), "index": index}
+
+
+class NotingModel(nn.Module):
+    """Notes what it is trained on; ``step`` is set by who trains it."""
+
+    def __init__(self, folder):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net, self._folder, self.step = nn.Linear(1, 1), folder, 0
+
+    def forward(self, x, index):
+        self._folder.mkdir(exist_ok=True)
+        path = self._folder / f"{self.step}.{os.environ.get('RANK', '0')}"
+        path.write_text(" ".join(map(str, index.tolist())))
+        return {"loss": self.net(x).square().mean()}
+
+
+def make_ordered():
+    return ConsistentDataLoader(Rows(), BATCH, seed=SEED, drop_last=True)
+
+
+def make_shuffled():
+    return torch.utils.data.DataLoader(make_data(), batch_size=4, shuffle=True)
 
 
 def make_data():
@@ -79,7 +117,7 @@ def train_accelerate(path, model, seed, total, is_sharded=False):
     if is_sharded:
         shard(accelerator.state)
     optimizer = torch.optim.AdamW(model.parameters())
-    loader = torch.utils.data.DataLoader(make_data(), batch_size=4, shuffle=True)
+    loader = make_shuffled()
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     assert accelerator.is_fsdp2 == is_sharded
     with make_checkpointer(accelerator, path, **OPTIONS) as ckpt:
@@ -98,7 +136,9 @@ def train_lightning_fsdp2(path, model, seed, total):
     return train_lightning(path, model, seed, total, ModelParallelStrategy())
 
 
-def train_lightning(path, model, seed, total, strategy="ddp"):
+def train_lightning(
+    path, model, seed, total, strategy="ddp", make_loader=make_shuffled, options=OPTIONS
+):  # fmt: skip
     import lightning
     from torch.distributed.fsdp import fully_shard
 
@@ -114,18 +154,19 @@ def train_lightning(path, model, seed, total, strategy="ddp"):
                 fully_shard(self.model, mesh=self.device_mesh["data_parallel"])
 
         def training_step(self, batch, _):
+            self.model.step = self.global_step
             return self.model(**batch)["loss"]
 
         def configure_optimizers(self):
             return torch.optim.AdamW(self.parameters())
 
     lightning.seed_everything(seed, verbose=False)
-    callback = MvcCallback(path, **OPTIONS)
+    callback, size = MvcCallback(path, **options), int(os.environ["WORLD_SIZE"])
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), strategy=strategy, max_steps=total, callbacks=[callback], logger=False,
+        accelerator="cpu", devices=size, strategy=strategy if size > 1 else "auto", max_steps=total, callbacks=[callback], logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
-    trainer.fit(Module(), torch.utils.data.DataLoader(make_data(), batch_size=4, shuffle=True))
+    trainer.fit(Module(), make_loader())
     return callback.checkpointer.rollbacks
 
 
@@ -155,7 +196,9 @@ def train_transformers_fsdp2(path, model, seed, total):
     return train_transformers(path, model, seed, total, is_sharded=True)
 
 
-def train_transformers(path, model, seed, total, is_sharded=False):
+def train_transformers(
+    path, model, seed, total, is_sharded=False, make_loader=None, options=OPTIONS
+):  # fmt: skip
     import transformers
     from accelerate.state import AcceleratorState
 
@@ -170,19 +213,33 @@ def train_transformers(path, model, seed, total, is_sharded=False):
                 shard(self.accelerator.state)
                 self.is_fsdp_enabled = True
 
+        def get_train_dataloader(self):
+            return super().get_train_dataloader() if make_loader is None else make_loader()
+
+        def training_step(self, *values, **named):
+            model.step = self.state.global_step
+            return super().training_step(*values, **named)
+
     arguments = transformers.TrainingArguments(
         f"{path}.out", max_steps=total, per_device_train_batch_size=4, use_cpu=True, report_to=[],
         save_strategy="no", disable_tqdm=True, seed=seed, lr_scheduler_type="constant",
+        remove_unused_columns=False,
     )  # fmt: skip
     trainer = Trainer(model, arguments, train_dataset=make_data())
-    callback = MvcCallback(path, **OPTIONS)
+    callback = MvcCallback(path, **options)
     callback.train(trainer)
     return callback.checkpointer.rollbacks
 
 
-def main(library, folder):
+def main(library, folder, elastic_total=None):
     rank = os.environ["RANK"]
     train = globals()[f"train_{library}"]
+    if elastic_total is not None:
+        torch.set_num_threads(1)
+        model = NotingModel(Path(f"{folder}.trace"))
+        elastic = {"make_loader": make_ordered, "options": ELASTIC}
+        train(Path(folder), model, 0, int(elastic_total), **elastic)
+        return
 
     def run(name, total, *, seed=7, bad_batch=None):
         path = Path(folder) / name

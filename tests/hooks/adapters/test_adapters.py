@@ -62,15 +62,6 @@ def test_stopped_and_resumed_is_as_never_stopped(kind, accumulate, stops, plain,
 
 
 @pytest.mark.parametrize("kind", rest_slow(KINDS))
-def test_commits_change_no_bit(kind, plain, tmp_path):
-    run = FITS[kind](tmp_path, every=6)
-    assert run.losses == plain(kind).losses
-    assert same(run, plain(kind))
-    assert run.log == plain(kind).log
-    assert [one.step for one in run.checkpointer.commits] == [0, 6, 12, 18, 24, 26]
-
-
-@pytest.mark.parametrize("kind", rest_slow(KINDS))
 def test_an_exception_loses_what_was_not_committed_only(kind, plain, tmp_path):
     with pytest.raises(RuntimeError, match="on fire"):
         FITS[kind](tmp_path, fail_at=18, every=8)

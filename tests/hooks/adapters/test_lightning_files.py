@@ -1,16 +1,9 @@
 """Checkpoints of Lightning's beside a fit that resumes and goes back."""
 
-import pytest
-
 from mvc_hooks import rollback, stop
-from support.fits import fit_lightning
+from support.fits import QUIET, fit_lightning
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.filterwarnings("ignore:.*:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),
-]
+pytestmark = QUIET
 
 
 def _make_saver(folder, **options):

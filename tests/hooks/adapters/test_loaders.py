@@ -7,14 +7,9 @@ from mvc import UsageError
 from mvc_hooks import rollback, stop
 from mvc_hooks.parts.reach import find_loaders
 from support.bounds import rest_nightly
-from support.fits import FITS, same
+from support.fits import FITS, QUIET, same
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = QUIET
 
 # 11 batches make a pass, 4 of the shortest one: all stops lie in a second or third pass.
 CASES = [

@@ -10,13 +10,7 @@ from support import fits
 from support.bounds import rest_nightly
 from support.seen_samples import check_commits
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = [*fits.QUIET, pytest.mark.slow]
 
 
 def make_loader():

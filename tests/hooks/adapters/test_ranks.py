@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,6 @@ from mvc.training import RunStore
 torch = pytest.importorskip("torch")
 
 from mvc import Repo, UnsupportedError  # noqa: E402
-from support import elastic_ranks  # noqa: E402
 from support.bounds import rest_nightly  # noqa: E402
 from support.programs import run_ranks  # noqa: E402
 
@@ -116,9 +116,10 @@ def test_a_computed_order_goes_on_with_other_numbers_of_ranks(tmp_path, library)
     for size in sizes:
         total += 3
         words = library, folder, total
-        done = run_ranks(elastic_ranks.__file__, size, *words, imports=IMPORTS[library])
+        done = run_ranks(_PROGRAM, size, *words, imports=IMPORTS[library])
         assert done.returncode == 0, done.stderr
-    loader, wanted = elastic_ranks.make_loader(), []
+    program = runpy.run_path(str(_PROGRAM))
+    loader, wanted = program["make_ordered"](), []
     while len(wanted) < total:
         wanted += [batch["index"].tolist() for batch in loader]
     for step in range(total):
@@ -127,4 +128,4 @@ def test_a_computed_order_goes_on_with_other_numbers_of_ranks(tmp_path, library)
         assert [int(one) for part in parts for one in part.read_text().split()] == wanted[step]
     (seen,) = Repo(folder).data.seen("main", prove=True).loaders
     assert seen.is_proven
-    assert seen.total.count == total * elastic_ranks.BATCH
+    assert seen.total.count == total * program["BATCH"]

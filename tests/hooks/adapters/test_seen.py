@@ -5,16 +5,10 @@ import pytest
 from mvc import Repo
 from mvc_hooks import rollback, stop
 from support.bounds import rest_nightly
-from support.fits import FITS, ROWS, count_rows
+from support.fits import FITS, QUIET, ROWS, count_rows
 from support.seen_samples import check_commits
 
-pytestmark = [
-    pytest.mark.torch,
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-]
+pytestmark = [*QUIET, pytest.mark.slow]
 
 COUNTS = {
     "lightning": ("model", "net.seen"),

@@ -50,16 +50,6 @@ def test_false_alarms_are_as_rare_as_stated():
     assert max(alarms(noise=np.linspace(0.1, 2, 80))) <= most
 
 
-def test_agreement_has_the_stated_level_too():
-    for required in (0.9, 0.99):
-        failed = 0
-        for seed in range(SEEDS):
-            shares = (np.random.default_rng(seed).random(150) < required).astype(float)
-            _, test = measure_agreement(shares, required, LEVEL)
-            failed += not correct([test], LEVEL)[0].passed
-        assert failed <= binom.ppf(1 - 0.0002, SEEDS, LEVEL)
-
-
 @pytest.mark.parametrize(("positions", "spread"), [(2, 5), (16, 50), (512, 300)])
 def test_agreement_within_sequences_has_the_level_too(positions, spread):
     for required in (0.9, 0.99):

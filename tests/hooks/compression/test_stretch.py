@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import lr_scheduler as schedules
 
@@ -75,13 +75,6 @@ def test_schedules_without_a_horizon_are_named():
 
 def test_ten_per_cent_more():
     assert [extend(steps) for steps in (0, 1, 10, 11, 1000, 1001)] == [0, 2, 11, 13, 1100, 1102]
-
-
-@pytest.fixture
-def group():
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
 
 
 def _train(folder, total, *, extend, stop=None, kind="cosine"):

@@ -1,6 +1,5 @@
 """A resume with another pipeline, and ranks with different ones."""
 
-import json
 import logging
 
 import pytest
@@ -222,10 +221,3 @@ def test_ranks_with_different_pipelines_do_not_begin(tmp_path, how):
     expected = f"{text} (parameter size was 2, is 3)" if how == "differ" else "begun"
     assert said == [expected, expected]
     assert (tmp_path / "run").exists() == (how == "agree")
-
-
-def test_what_a_commit_holds_is_plain_and_bounded(tmp_path):
-    train(tmp_path, 2, node(join, name="join", size=2))
-    entry = Repo.open(tmp_path).load_state()["data_record"]["pipeline"]
-    assert json.loads(json.dumps(entry)) == entry
-    assert len(json.dumps(entry)) < 2000

@@ -2,55 +2,111 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from mvc import Repo
+from support.bounds import rest_nightly
+from support.sample_shards import write_shards
 from support.seeing_runs import SeeingRuns, list_ranks, read_seen
 
 pytestmark = pytest.mark.torch
 
 RUNS = SeeingRuns(Path(__file__).with_name("ordered_training.py"))
-EPOCH_STEPS = 3
+SIZES, ENDLESS = (13, 7, 30, 22), 96
 
 
-def prepare(folder):
-    folder.mkdir()
+def prepare(folder, suffix=None):
+    (folder / "seen").mkdir(parents=True)
+    if suffix is not None:
+        write_shards(folder / "shards", suffix, SIZES)
     Repo.init(folder / "run")
     return folder
 
 
-def words(steps, workers=0, micro=0, how="next"):
-    return steps, workers, micro, how
+def words(steps, workers=0, kind="numbers", micro=0, how="next"):
+    return steps, workers, kind, micro, how
 
 
 @pytest.mark.slow
-def test_ranks_and_workers_change_within_epochs(tmp_path):
-    plain, changing = prepare(tmp_path / "plain"), prepare(tmp_path / "changing")
-    RUNS.train(plain, 1, *words(12))
-    RUNS.train(changing, 2, *words(4, micro=4))
-    RUNS.train(changing, 4, *words(6, workers=2, how="own"))
-    RUNS.train(changing, 3, *words(8, micro=3, how="own"))
-    told = RUNS.train(changing, 1, *words(12, workers=2))
-    assert "resumed at step 8" in told
-    ranks = [len(list_ranks(changing, step)) for step in range(1, 13)]
-    assert ranks == [2] * 4 + [4] * 2 + [3] * 2 + [1] * 4
-    for step in range(1, 13):
-        assert read_seen(changing, step) == read_seen(plain, step)
-    for first in range(1, 13, EPOCH_STEPS):
-        rows = [row for step in range(first, first + EPOCH_STEPS) for row in read_seen(plain, step)]
-        assert sorted(int(row[0]) for row in rows) == list(range(60))
+@pytest.mark.parametrize(
+    ("kind", "suffix"),
+    rest_nightly(
+        [
+            ("numbers", None),
+            ("mixed", "jsonl.zst"),
+            ("packed", "jsonl.zst"),
+            ("stream", "jsonl.zst"),
+            ("stream", "parquet"),
+            ("stream", "tar"),
+            ("endless", "jsonl"),
+            ("split", "jsonl"),
+        ],
+        kept=3,
+    ),
+)
+def test_ranks_and_workers_change_within_epochs(tmp_path, kind, suffix):
+    plain, changing = prepare(tmp_path / "plain", suffix), prepare(tmp_path / "changing", suffix)
+    is_plain = kind == "numbers"
+    RUNS.train(plain, 1, *words(16, 0, kind))
+    RUNS.train(changing, 2, *words(2, 0, kind, micro=4 * is_plain))
+    said = RUNS.train(changing, 3, *words(4, 2, kind, how="own" if is_plain else "next"))
+    assert "resumed at step 2" in said
+    if is_plain:
+        RUNS.train(changing, 4, *words(6, 0, kind, micro=3, how="own"))
+    RUNS.train(changing, 1, *words(16, 2, kind))
+    ranks = [len(list_ranks(changing, step)) for step in range(1, 17)]
+    assert ranks == [2] * 2 + [3] * 2 + [4 if is_plain else 1] * 2 + [1] * 10
+    seen = [[read_seen(run, step) for step in range(1, 17)] for run in (plain, changing)]
+    if kind in ("packed", "split"):  # ranks take micro-batches by turns of their own
+        seen = [[sorted(step) for step in run] for run in seen]
+    assert seen[0] == seen[1]
+    check_epoch(kind, seen[1])
+
+
+def check_epoch(kind, steps):
+    size, length = {"numbers": (60, 3), "stream": (72, 6), "endless": (ENDLESS, 8)}.get(
+        kind, (0, 16)
+    )
+    for first in range(0, 16 - length + 1, length) if size else ():
+        samples = list(chain(*steps[first : first + length]))
+        numbers = [int(one[0]) for one in samples] if kind == "numbers" else samples
+        assert sorted(numbers) == list(range(size))
+    if kind in ("packed", "split"):
+        windows = list(chain(*steps))
+        tokens = Counter(chain(*windows))
+        assert len(windows) == 96
+        assert all(tokens[number] >= number % 11 + 1 for number in range(72))
+    if kind == "mixed":
+        samples = list(chain(*steps))
+        more = [sample for sample in samples if sample >= 1000]
+        stream = [sample for sample in samples if sample < 1000]
+        for size, drawn in ((40, more), (72, stream)):  # no sample twice before each came once
+            assert all(
+                len(set(drawn[at : at + size])) == len(drawn[at : at + size])
+                for at in range(0, len(drawn), size)
+            )
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on_in_the_same_order(tmp_path):
-    plain, killed = prepare(tmp_path / "plain"), prepare(tmp_path / "killed")
-    RUNS.train(plain, 1, *words(40))
-    for kill_at in (3, 10, 24):
-        RUNS.kill(killed, kill_at, *words(40, workers=kill_at % 2 * 2, how="own"))
-    RUNS.train(killed, 1, *words(40))
-    for step in range(1, 41):
+@pytest.mark.parametrize(
+    ("kind", "suffix", "total", "kills"),
+    [
+        ("numbers", None, 40, [(3, 2), (10, 0), (24, 0)]),
+        ("stream", "jsonl.zst", 14, [(3, 0), (8, 2)]),
+    ],
+)
+def test_a_killed_run_goes_on_in_the_same_order(tmp_path, kind, suffix, total, kills):
+    plain, killed = prepare(tmp_path / "plain", suffix), prepare(tmp_path / "killed", suffix)
+    how = "own" if kind == "numbers" else "next"
+    RUNS.train(plain, 1, *words(total, 0, kind))
+    for kill_at, workers in kills:
+        RUNS.kill(killed, kill_at, *words(total, workers, kind, how=how))
+    RUNS.train(killed, 1, *words(total, 0, kind))
+    for step in range(1, total + 1):
         assert read_seen(killed, step) == read_seen(plain, step)
 
 

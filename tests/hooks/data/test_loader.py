@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import random
 import tracemalloc
-import warnings
 from itertools import islice
 
 import numpy as np
@@ -53,17 +52,6 @@ class Faulty(Numbers):
         if index == 7 and self.broken:
             raise ValueError("sample 7 is broken")
         return index, 0.0
-
-
-class Pair:
-    """A batch of a class that torch does not know."""
-
-    def __init__(self, samples):
-        self.samples, self.pinned = samples, False
-
-    def pin_memory(self):
-        self.pinned = True
-        return self
 
 
 def make(dataset=None, batch=8, **options):
@@ -272,22 +260,6 @@ def test_set_epoch_goes_on_only():
         loader.set_epoch(-1)
 
 
-def test_the_generators_of_the_process_stay_where_they_are():
-    def numbers():
-        return random.random(), random.gauss(0, 1), np.random.normal(), float(torch.rand(()))
-
-    def seeded():
-        random.seed(1), np.random.seed(1), torch.manual_seed(1)
-        return numbers()
-
-    seeded()
-    expected = numbers()
-    for dataset in (Numbers(), Numbers(noisy=True)):
-        seeded()
-        draw(make(dataset), 2)
-        assert numbers() == expected
-
-
 class LaterNoisy(Numbers):
     def __getitem__(self, index):
         return index, random.random() if index < 3 else 0.0
@@ -308,8 +280,8 @@ class LaterNormal(Numbers):
         return index, np.random.normal() + float(torch.rand(())) if index < 3 else 0.0
 
 
-@pytest.mark.parametrize("dataset", [LaterNoisy(), LaterNormal()])
-def test_a_late_first_use_moves_no_generator_of_the_process(dataset):
+@for_each("dataset", [Numbers(), Numbers(noisy=True), LaterNoisy(), LaterNormal()])
+def test_no_sample_moves_a_generator_of_the_process(dataset):
     def states():
         return random.getstate(), repr(np.random.get_state()), torch.get_rng_state().tolist()
 
@@ -335,11 +307,6 @@ def test_seeds_can_be_left_out():
     assert one != other
 
 
-def test_a_batch_of_any_class_is_pinned_as_it_likes():
-    batches = list(make(collate_fn=Pair))
-    assert sum(len(batch.samples) for batch in batches) == 50
-
-
 def test_subsets_and_chains_of_datasets_are_read_by_their_own_indices():
     whole = ConcatDataset([Numbers(10), Subset(Numbers(100), range(50, 60))])
     assert sorted(indices(draw(make(whole)))) == sorted([*range(10), *range(50, 60)])
@@ -351,30 +318,6 @@ def test_datasets_that_fetch_many_at_once_are_asked_so_unless_they_draw():
     assert quiet.asked == [8] * 6 + [2]
     assert draw(make(noisy)) == draw(make(**NOISY))
     assert noisy.asked == [8] + [1] * 50
-
-
-def test_datasets_are_mixed_by_weight():
-    datasets = {"a": Numbers(100), "b": Numbers(30)}
-    loader = make(datasets, 13, weights={"a": 3, "b": 1}, epoch_size=1040)
-    seen = []
-    loader.watch(lambda _, located: seen.append(located))
-    assert len(draw(loader)) == 80
-    sources = np.concatenate([one.source for one in seen])
-    assert abs(np.bincount(sources)[1] / 1040 - 0.25) < 0.002
-    staged = make(datasets, 10, stages=[(100, {"a": 1}), (None, {"b": 1})])
-    assert max(indices(draw(staged)[10:])) < 30
-
-
-def test_what_is_handed_out_is_told():
-    loader, told = make(num_workers=2), []
-    loader.watch(lambda positions, located: told.append((positions, located)))
-    iterator = iter(loader)
-    batches = [rows(next(iterator)) for _ in range(2)]
-    assert len(told) == 2
-    assert told[1][0].tolist() == list(range(8, 16))
-    for batch, (positions, located) in zip(batches, told, strict=True):
-        assert located.index.tolist() == indices([batch])
-        assert np.array_equal(loader.plan.locate(positions).index, located.index)
 
 
 # Skipping.
@@ -544,9 +487,3 @@ def test_hostile_states_are_format_errors(wrong):
     with pytest.raises(FormatError):
         loader.load_state_dict(state)
     assert loader.cursor == 0
-
-
-def test_nothing_warns():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        draw(make(num_workers=1, persistent_workers=True), 2)

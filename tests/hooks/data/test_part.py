@@ -61,15 +61,6 @@ def test_a_resume_takes_the_next_batch(tmp_path, step):
     assert (stored["cursor"], stored["batches_drawn"]) == (32, 8)
 
 
-def test_next_batch_goes_on_to_the_next_epoch(tmp_path):
-    run = Run(tmp_path / "run")
-    for _ in range(22):
-        run.step()
-    run.ckpt.close()
-    assert run.seen == [list(range(at, at + 4)) for at in range(0, 88, 4)]
-    assert run.ckpt.epoch == 1
-
-
 @pytest.mark.parametrize(
     ("step", "skipped"),
     rest_nightly([(Run.step, 2), (Run.own_step, 5), (Run.step, 5), (Run.own_step, 2)], kept=2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from functools import partial
@@ -44,10 +45,12 @@ def place(tmp_path):
 
 @pytest.fixture
 def check(tmp_path):
-    with Repo.init(tmp_path / "repo") as repo:
+    with contextlib.ExitStack() as until:
+        repo = until.enter_context(Repo.init(tmp_path / "repo"))
 
         def run(shards):
             guard = DataGuard(as_checks(shards), Ranks(), repo)
+            until.callback(guard.close)
             guard.check()
             return guard
 
@@ -314,60 +317,48 @@ def test_lazily_a_folder_that_another_one_took_the_place_of_is_followed(place, c
     shutil.copytree(folder, other)
     flip(other / "part/0.jsonl", 9)
     guard = check(ShardCheck(place / "train.shards", root=link, lazy=True))
-    try:
-        (link / "part/0.jsonl").read_bytes()
+    (link / "part/0.jsonl").read_bytes()
+    guard.settle()
+    if is_link:
+        link.unlink()
+        link.symlink_to(other)
+    else:
+        folder.rename(place / "old")
+        other.rename(folder)
+    with pytest.raises(DataError, match=r"changed shard part/0\.jsonl"):
         guard.settle()
-        if is_link:
-            link.unlink()
-            link.symlink_to(other)
-        else:
-            folder.rename(place / "old")
-            other.rename(folder)
-        with pytest.raises(DataError, match=r"changed shard part/0\.jsonl"):
-            guard.settle()
-    finally:
-        guard.close()
 
 
 def test_lazily_a_shard_that_was_known_is_checked_once_it_changes(place, check):
     check(place / "train.shards")  # hashes it
     guard = check(ShardCheck(place / "train.shards", lazy=True))
-    try:
-        flip(place / "train/0.npy", 9)
-        with pytest.raises(DataError, match=r"changed shard 0\.npy"):
-            guard.settle()
-    finally:
-        guard.close()
+    flip(place / "train/0.npy", 9)
+    with pytest.raises(DataError, match=r"changed shard 0\.npy"):
+        guard.settle()
 
 
 def test_lazily_a_shard_that_stays_open_is_checked_after_a_write(place, check):
     guard = check(ShardCheck(place / "train.shards", lazy=True))
     path = place / "train/0.npy"
-    try:
-        with path.open("rb") as reader, path.open("r+b") as writer:
+    with path.open("rb") as reader, path.open("r+b") as writer:
+        guard.settle()
+        writer.seek(9)
+        writer.write(b"?")
+        writer.close()
+        reader.read()
+        with pytest.raises(DataError, match=r"changed shard 0\.npy"):
             guard.settle()
-            writer.seek(9)
-            writer.write(b"?")
-            writer.close()
-            reader.read()
-            with pytest.raises(DataError, match=r"changed shard 0\.npy"):
-                guard.settle()
-    finally:
-        guard.close()
 
 
 def test_lazily_two_shards_that_changed_places_are_swapped(place, check):
     guard = check(ShardCheck(place / "train.shards", lazy=True))
     one, other, aside = place / "train/0.npy", place / "train/1.npy", place / "aside"
-    try:
-        one.rename(aside)
-        other.rename(one)
-        aside.rename(other)
-        with pytest.raises(DataError) as caught:
-            guard.settle()
-        assert [found.kind for found in caught.value.findings] == ["swapped", "swapped"]
-    finally:
-        guard.close()
+    one.rename(aside)
+    other.rename(one)
+    aside.rename(other)
+    with pytest.raises(DataError) as caught:
+        guard.settle()
+    assert [found.kind for found in caught.value.findings] == ["swapped", "swapped"]
 
 
 def put_pipe(path):
@@ -387,12 +378,9 @@ def put_link(path):
 @pytest.mark.parametrize("put", [put_pipe, put_link])
 def test_lazily_what_is_no_file_any_more_is_named_and_not_waited_for(place, check, put):
     guard = check(ShardCheck(place / "train.shards", lazy=True))
-    try:
-        put(place / "train/0.npy")
-        with pytest.raises(DataError, match=r"0\.npy of train: .* no longer a plain file"):
-            guard.settle()
-    finally:
-        guard.close()
+    put(place / "train/0.npy")
+    with pytest.raises(DataError, match=r"0\.npy of train: .* no longer a plain file"):
+        guard.settle()
 
 
 def test_lazily_a_long_shard_is_hashed_once(tmp_path):

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from mvc import ConflictError, FormatError, MvcError, UsageError
-from mvc.sampling import Skips
 from mvc_data import ConsistentDataLoader
 from mvc_data.iterables import IterableSource
 from mvc_data.packing import PackedDataset
@@ -26,16 +25,6 @@ def make_stream(folder, sizes=(13, 7, 30, 22), **options):
 
 def draw(loader):
     return [batch.tolist() for batch in loader]
-
-
-def test_ranks_share_the_batches_of_a_stream(tmp_path):
-    whole = draw(ConsistentDataLoader(make_stream(tmp_path / "s"), 12, seed=3))
-    assert sorted(chain(*whole)) == list(range(72))
-    parts = [
-        draw(ConsistentDataLoader(make_stream(tmp_path / "s"), 12, seed=3, rank=rank, world_size=3))
-        for rank in range(3)
-    ]
-    assert [list(chain(*slices)) for slices in zip(*parts, strict=True)] == whole
 
 
 def test_a_position_goes_on_with_workers_and_reads_no_other_shard(tmp_path):
@@ -109,13 +98,6 @@ def test_other_weights_or_another_packing_are_refused_at_a_resume(tmp_path):
     )
     with pytest.raises(ConflictError, match="content of data"):
         second.load_state_dict(first.state_dict())
-
-
-def test_a_shard_is_left_out_by_its_samples(tmp_path):
-    stream = make_stream(tmp_path / "s")
-    skips = Skips().add_samples("data", 13, 19, reason="taken down")
-    loader = ConsistentDataLoader(stream, 5, skip=skips)
-    assert sorted(chain(*draw(loader))) == [*range(13), *range(20, 72)]
 
 
 @pytest.mark.parametrize("workers", [0, 1])

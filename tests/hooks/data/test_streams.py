@@ -21,6 +21,7 @@ from mvc.shards import Shard, ShardMap
 from mvc_data.readers import columns
 from mvc_data.streams import ShardedStream
 from support.bounds import rest_nightly, rest_slow
+from support.cases import for_each
 from support.sample_shards import WRITERS, make_rows, read_id, write_shards, write_tar
 
 SIZES = (13, 1, 40, 22)
@@ -81,31 +82,18 @@ def test_a_resume_opens_only_the_shards_that_it_needs(tmp_path):
     assert len(opened) == len(set(opened))
 
 
-def test_a_reader_in_order_reads_a_shard_once(tmp_path):
-    paths = [str(tmp_path / f"{number}.txt") for number in range(4)]
+@for_each("count, size, block", [(4, 100, 32), (60, 3, 50)])
+def test_a_reader_in_order_reads_a_shard_once(tmp_path, count, size, block):
+    """Also where many shards are smaller than a block."""
+    paths = [str(tmp_path / f"{number}.txt") for number in range(count)]
     passes = dict.fromkeys(paths, 0)
 
     def read_shard(path):
         passes[path] += 1
-        first = 100 * paths.index(path)
-        yield from ({"id": first + number} for number in range(100))
+        yield from ({"id": size * paths.index(path) + number} for number in range(size))
 
-    stream = ShardedStream(paths, read_shard, records=[100] * 4, shuffle_block=32)
+    stream = ShardedStream(paths, read_shard, records=[size] * count, shuffle_block=block)
     indices, found = read_pass(stream, 9)
-    assert found == indices
-    assert set(passes.values()) == {1}
-
-
-def test_many_shards_smaller_than_a_block_are_read_once(tmp_path):
-    paths = [str(tmp_path / f"{number}.txt") for number in range(60)]
-    passes = dict.fromkeys(paths, 0)
-
-    def read_shard(path):
-        passes[path] += 1
-        yield from ({"id": 3 * paths.index(path) + number} for number in range(3))
-
-    stream = ShardedStream(paths, read_shard, records=[3] * 60, shuffle_block=50)
-    indices, found = read_pass(stream, 2)
     assert found == indices
     assert set(passes.values()) == {1}
 
@@ -127,12 +115,6 @@ def test_a_pattern_and_a_list_are_the_same(tmp_path):
     paths = write_shards(tmp_path, "npy", SIZES)
     by_pattern = ShardedStream(f"{tmp_path}/*.npy")
     assert by_pattern.paths == ShardedStream(paths).paths == ShardedStream(tmp_path).paths
-
-
-def test_transforms_take_what_was_read(tmp_path):
-    write_shards(tmp_path, "jsonl", [4])
-    stream = ShardedStream(tmp_path, records="count", transform=read_id)
-    assert stream.__getitems__([3, 0]) == [3, 0]
 
 
 def test_long_names_in_tars_are_read(tmp_path):

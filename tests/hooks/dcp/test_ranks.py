@@ -94,9 +94,6 @@ class TestTheSameCommit:
             Repo(root / "run").load_state("shards")["t"], torch.arange(48.0).reshape(8, 6)
         )
 
-    def test_through_extensions(self, run):
-        assert run("save_streams", size=2) == [[], []]
-
     @pytest.mark.parametrize("version", rest_nightly([2, 1]))
     def test_fsdp(self, run, root, version):
         assert run("save_fsdp", size=2, version=version) == [[], []]

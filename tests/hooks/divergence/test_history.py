@@ -1,6 +1,5 @@
 """A history keeps the newest readings, exactly, and takes nothing else back."""
 
-import math
 import struct
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc import FormatError, Repo, UsageError
+from mvc import FormatError, UsageError
 from mvc_hooks.divergence.history import History, Reading, Verdict
 from support.cases import for_each
 
@@ -65,17 +64,6 @@ def test_state_comes_back_bit_by_bit(pairs, capacity):
     assert list(again.alarms) == list(history.alarms)
     for name, column in history.state_dict().items():
         assert np.asarray(again.state_dict()[name]).tobytes() == np.asarray(column).tobytes()
-
-
-def test_state_goes_through_a_commit(tmp_path):
-    history = _fill([(1.0, None), (math.nan, math.inf), (None, 2.0)])
-    history.mark_alarm()
-    repo = Repo.init(tmp_path)
-    repo.commit_state({"detector": history.state_dict()}, message="x", step=3)
-    again = History(8)
-    again.load_state_dict(repo.load_state("HEAD")["detector"])
-    assert _rows(again) == _rows(history)
-    assert again.last_alarm_step == 3
 
 
 def test_what_was_not_measured_is_no_nan_in_a_state():

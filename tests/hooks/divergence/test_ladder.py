@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc import FormatError, Repo, UsageError
+from mvc import FormatError, UsageError
 from mvc_hooks.divergence.history import Verdict
 from mvc_hooks.divergence.ladder import Ladder, both, lr_scale, rollback, skip_step, stop
 from support.cases import for_each
@@ -21,12 +21,6 @@ def _name(action):
         return "stop"
     parts = ["skip"] * action.skip + ["back"] * (action.rollback is not None)
     return "+".join([*parts, *([f"x{action.lr_factor:g}"] if action.lr_factor != 1 else [])])
-
-
-def test_a_single_step_needs_no_list():
-    assert _climb(Ladder(rollback()), 2) == _climb(Ladder([rollback()]), 2)
-    with pytest.raises(UsageError, match=r"^'rollback' is not a step"):
-        Ladder("rollback")
 
 
 def _climb(ladder, count, step=1000):
@@ -109,22 +103,6 @@ def test_resumed_ladder_goes_on(steps, cut):
     second.load_state_dict(first.state_dict())
     assert before + [second.climb(_alarm(step)) for step in steps[cut:]] == expected
     assert second.state_dict() == whole.state_dict()
-
-
-@given(st.lists(st.integers(0, 300), min_size=9, max_size=9))
-def test_every_run_that_keeps_failing_ends(steps):
-    assert _name(Ladder().climb(_alarm(steps[0]))) == "back"
-    ladder = Ladder()
-    assert [ladder.climb(_alarm(step)).stop for step in steps][3:] == [True] * 6
-
-
-def test_state_goes_through_a_commit(tmp_path):
-    ladder, again = Ladder(), Ladder()
-    _climb(ladder, 2)
-    repo = Repo.init(tmp_path)
-    repo.commit_state({"ladder": ladder.state_dict()}, message="x", step=1)
-    again.load_state_dict(repo.load_state("HEAD")["ladder"])
-    assert again.state_dict() == ladder.state_dict()
 
 
 def test_a_ladder_with_fewer_steps_goes_on_with_its_last():

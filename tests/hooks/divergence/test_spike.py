@@ -48,18 +48,15 @@ def test_losses_that_never_rise_never_alarm(losses):
         assert not any(detector(history) for detector in detectors)
 
 
-@pytest.mark.parametrize("level", [0.0, 1.0, -3.0, 1e-30, 1e300])
-def test_constant_losses_and_dust_on_them_do_not_alarm(level):
+@for_each("level", [0.0, 1.0, -3.0, 1e-30, 1e300])
+def test_constant_losses_and_dust_on_them_do_not_alarm_but_a_jump_does(level):
     dust = level * (1 + 1e-6) + 1e-9
     assert Spike()(history_of([level] * 200, [abs(level)] * 200)) is None
     assert Spike()(history_of([*[level] * 200, dust], [*[abs(level)] * 200, abs(dust)])) is None
-
-
-def test_a_real_jump_from_constant_losses_alarms():
     assert "inf sigmas" in Spike()(history_of([*[1.0] * 100, 2.0])).reason
 
 
-@pytest.mark.parametrize("part", [0.25, 0.45, 0.5, 0.55])
+@for_each("part", [0.25, 0.45, 0.5, 0.55])
 def test_losses_with_many_zeros_are_no_spikes(part):
     rng = np.random.default_rng(1)
     losses = np.where(rng.random(3000) < part, rng.random(3000) * 0.5, 0.0)
@@ -69,35 +66,31 @@ def test_losses_with_many_zeros_are_no_spikes(part):
         assert Spike()(history) is None
 
 
-@pytest.mark.parametrize("count", [0, 1, 63])
-def test_short_histories_are_not_judged(count):
-    assert Spike()(history_of([*noise()[:count], 1e9])) is None
+CALM, NORMS = list(noise()), list(np.exp(noise(2, scale=0.2)))
+HOLED = [x for value in CALM for x in (value, None, math.nan, math.inf)]
 
 
-def test_warm_up_may_be_longer_than_the_window():
-    spike = Spike(window=16, warm_up=100)
-    losses = list(noise(count=100))
-    assert spike(history_of([*losses[:99], 9.0])) is None
-    assert spike(history_of([*losses, 9.0]))
+@for_each(
+    "losses, norms, options, alarms",
+    [
+        *(([*CALM[:count], 1e9], None, {}, False) for count in (0, 1, 63)),  # too short a history
+        ([*noise(count=99), 9.0], None, {"window": 16, "warm_up": 100}, False),
+        ([*noise(count=100), 9.0], None, {"window": 16, "warm_up": 100}, True),
+        ([*CALM, 2.5], [*NORMS, 25.0], {}, False),
+        ([*CALM, 2.5], [*NORMS, 0.0], {}, False),
+        ([None] * 200, [0.0] * 199 + [1.0], {}, False),
+        ([*HOLED, 2.5], None, {}, False),  # missing and broken readings are passed over
+        ([*HOLED, None], None, {}, False),
+        ([*HOLED, 9.0], None, {}, True),
+    ],
+)
+def test_what_alarms(losses, norms, options, alarms):
+    assert (Spike(**options)(history_of(losses, norms)) is not None) == alarms
 
 
 def test_gradient_norms_alarm_by_their_factor():
-    losses, norms = list(noise()), list(np.exp(noise(2, scale=0.2)))
-    verdict = Spike()(history_of([*losses, 2.5], [*norms, 400.0]))
+    verdict = Spike()(history_of([*CALM, 2.5], [*NORMS, 400.0]))
     assert "gradient norm 400" in verdict.reason
-    assert Spike()(history_of([*losses, 2.5], [*norms, 25.0])) is None
-    assert Spike()(history_of([*losses, 2.5], [*norms, 0.0])) is None
-
-
-def test_zero_gradient_norms_are_harmless():
-    assert Spike()(history_of([None] * 200, [0.0] * 199 + [1.0])) is None
-
-
-def test_missing_and_broken_readings_are_passed_over():
-    losses = [x for value in noise() for x in (value, None, math.nan, math.inf)]
-    assert Spike()(history_of([*losses, 2.5])) is None
-    assert Spike()(history_of([*losses, None])) is None
-    assert Spike()(history_of([*losses, 9.0]))
 
 
 def _started_high():
@@ -228,3 +221,27 @@ def test_trainings_that_fail_are_found_as_soon_as_by_the_score_alone(failure, wi
     score_alone, default = alarms.study(failure, 0, alarms.FAILS_AT + 10)
     assert default <= within
     assert default <= score_alone
+
+
+# What is not finite.
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("before", [0, 1, 300])
+def test_not_finite_alarms_at_once(bad, before):
+    for readings in ((bad, None), (1.0, bad), (None, bad)):
+        history = history_of([*[1.0] * before, readings[0]], [*[1.0] * before, readings[1]])
+        verdict = NotFinite()(history)
+        assert (verdict.cause, verdict.step) == ("not finite", before + 1)
+        assert str(bad) in verdict.reason
+    assert NotFinite()(history_of([1.0])) is None
+    assert NotFinite()(history_of([None])) is None
+    assert NotFinite()(History()) is None
+
+
+def test_overflows_of_a_scaler_are_its_own_business():
+    detector = NotFinite(overflows=2)
+    norms = [math.inf, math.nan, 1.0, math.inf, math.inf, math.inf]
+    found = [detector(history_of([1.0] * n, norms[:n])) is not None for n in range(1, 7)]
+    assert found == [False, False, False, False, False, True]
+    assert detector(history_of([math.nan], [1.0]))

@@ -4,14 +4,13 @@ import math
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 from mvc import FormatError, Repo, UsageError
 from mvc_hooks.divergence.history import Reading, Verdict
 from mvc_hooks.divergence.spike import Spike
 from mvc_hooks.divergence.watch import Detector, Watch, as_detector, default_detectors
 from support.bounds import rest_nightly
+from support.cases import for_each
 from support.readings import history_of
 
 
@@ -24,36 +23,29 @@ def _feed(watch, losses, first=1):
     return [step for step, verdict in pairs if verdict is not None]
 
 
-def test_a_plateau_is_one_alarm_per_cooldown():
-    watch = Watch([Spike(cooldown=50)])
-    losses = _losses()
-    losses[200:280] = 9.0
-    assert _feed(watch, losses) == [201, 252]
-    assert watch.history.last_alarm_step == 280
+def _hot():
+    return as_detector(lambda h: h.losses[-1] > 8, name="hot")
 
 
-def test_nan_is_never_cooled_down():
-    watch = Watch()
-    assert _feed(watch, [*_losses(100), math.nan, math.nan]) == [101, 102]
-
-
-def test_nan_first():
-    assert _feed(Watch(), [math.nan, 1.0]) == [1]
-
-
-def test_detectors_cool_down_apart():
-    watch = Watch([Spike(), as_detector(lambda h: h.losses[-1] > 8, name="hot")])
-    losses = _losses()
-    losses[200:203] = 9.0
-    assert _feed(watch, losses) == [201, 202, 203]
-
-
-def test_a_silent_alarm_is_in_the_history():
-    watch = Watch([Spike(cooldown=1000)])
-    losses = _losses()
-    losses[200] = losses[300] = 9.0
-    assert _feed(watch, losses) == [201]
-    assert watch.history.last_alarm_step == 301
+@for_each(
+    "make, bad, alarms, last",
+    [
+        (lambda: Watch([Spike(cooldown=50)]), {slice(200, 280): 9.0}, [201, 252], 280),
+        (Watch, {100: math.nan, 101: math.nan}, [101, 102], 102),  # never cooled down
+        (Watch, {0: math.nan}, [1], 1),
+        (lambda: Watch([Spike(), _hot()]), {slice(200, 203): 9.0}, [201, 202, 203], 203),
+        # An alarm that is not told is in the history.
+        (lambda: Watch([Spike(cooldown=1000)]), {200: 9.0, 300: 9.0}, [201], 301),
+        (lambda: Watch(Spike()), {100: 9.0, 101: math.nan}, [101], 101),
+        (lambda: Watch(_hot()), {1: 9.0}, [2], 2),
+    ],
+)
+def test_one_event_is_one_alarm_per_cooldown_of_its_detector(make, bad, alarms, last):
+    losses, watch = _losses(), make()
+    for at, value in bad.items():
+        losses[at] = value
+    assert _feed(watch, losses) == alarms
+    assert watch.history.last_alarm_step == last
 
 
 def test_after_a_rollback_the_same_spike_alarms_again():
@@ -123,11 +115,6 @@ def test_garbage_is_a_format_error_and_changes_nothing(spoil):
     assert _same(watch, other)
 
 
-def test_a_single_detector_needs_no_list():
-    assert _feed(Watch(Spike()), [*_losses(100), 9.0, math.nan]) == [101]
-    assert _feed(Watch(lambda history: history.losses[-1] > 8), [1.0, 9.0]) == [2]
-
-
 def test_bad_detectors_are_refused_at_once():
     for bad in ([Spike], Spike):
         with pytest.raises(UsageError, match="a detector is"):
@@ -169,34 +156,6 @@ def test_no_false_alarm_in_ten_thousand_steps(curve, seed):
     assert [verdict for verdict in found if verdict] == []
 
 
-def _train(steps, bad_steps=(), *, seed=0):
-    """Yield losses and norms of a small network on digits-like blobs; bad batches on demand."""
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    centres = torch.randn(4, 16)
-    for step in range(1, steps + 1):
-        labels = torch.randint(4, (32,))
-        batch = centres[labels] + 1.5 * torch.randn(32, 16)
-        if step in bad_steps:
-            batch, labels = 30 * batch, (labels + 1) % 4
-        loss = nn.functional.cross_entropy(model(batch), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        norm = nn.utils.clip_grad_norm_(model.parameters(), 1e9)
-        optimizer.step()
-        yield Reading(step, loss.item(), norm.item())
-
-
-def test_real_training_is_calm_and_bad_batches_are_found():
-    watch = Watch()
-    assert [v for r in _train(400) if (v := watch.take(r))] == []
-    watch = Watch()
-    found = [v for r in _train(160, {150}) if (v := watch.take(r))]
-    assert found[0].step == found[0].onset_step == 150
-    assert found[0].cause == "spike"
-
-
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
@@ -220,7 +179,7 @@ def test_functions_of_the_user(answer, reason):
         assert verdict.cause in {"mine", "heat"}
 
 
-@pytest.mark.parametrize("answer", ["", 1, 0, 0.5, [], (True,), np.array([True, False])])
+@for_each("answer", ["", 1, 0, 0.5, [], (True,), np.array([True, False])])
 def test_other_answers_are_errors_that_name_the_detector(answer):
     def picky(history):
         return answer
@@ -228,8 +187,6 @@ def test_other_answers_are_errors_that_name_the_detector(answer):
     with pytest.raises(UsageError, match="'picky' returned"):
         as_detector(picky)(history_of([1.0]))
 
-
-def test_a_failing_detector_is_named():
     def broken(history):
         return history.losses[99]
 

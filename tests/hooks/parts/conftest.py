@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
-import torch
 
 from mvc import Repo
 from mvc.training import compare_image, layout_state
 from mvc_hooks.parts.make import make_parts
 from mvc_hooks.parts.restoring import capture_parts, from_commit, restore_parts
-
-
-def seed_all(seed):
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
+from mvc_hooks.run.live import LiveRun
+from support.training_runs import seed_all
 
 
 def freeze(state):
@@ -44,13 +37,16 @@ class Lab:
         self.repo.commit_state(capture_parts(parts), message="x")
         return from_commit(self.repo, self.repo.resolve("HEAD"))
 
+    def store(self, **objects):
+        return self.commit(make_parts(objects))
+
     def make(self, build, seed):
         seed_all(seed)
         run = build()
         run.live = getattr(run, "live", None) or make_parts(run.parts)
         return run
 
-    def check_resume(self, build, *, before=3, after=4, **options):
+    def check_resume(self, build, *, before=3, after=4, leave=(), **options):
         """Train, commit, train on; bring a fresh run and the old one back, and train those on."""
         first = self.make(build, 0)
         for _ in range(before):
@@ -58,7 +54,11 @@ class Lab:
         source = self.commit(first.live)
         for _ in range(after):
             first.train()
-        frozen = freeze(capture_parts(first.live))
+
+        def capture(run):
+            return {name: one for name, one in capture_parts(run.live).items() if name not in leave}
+
+        frozen = freeze(capture(first))
         second = self.make(build, 1)
         second.train()
         third = self.make(build, 2)
@@ -66,8 +66,25 @@ class Lab:
             restore_parts(source, run.live, **options)
             for _ in range(after):
                 run.train()
-            assert_same(capture_parts(run.live), frozen)
+            assert_same(capture(run), frozen)
         return SimpleNamespace(first=first, source=source)
+
+    def check_scenario(self, build, **options):
+        """Check a resume of what ``support.scenarios`` build."""
+
+        def build_with_place():
+            run, place = build(), {"index": 0}
+            parts = {**run.parts, "place": place}
+
+            def train():
+                batch = run.data(place["index"])
+                place["index"] += 1
+                run.step(batch, lambda: None)
+
+            return SimpleNamespace(parts=parts, train=train, live=LiveRun(parts).parts)
+
+        # Which gradients are state is learnt in each process.
+        return self.check_resume(build_with_place, leave=["gradients"], **options)
 
 
 @pytest.fixture

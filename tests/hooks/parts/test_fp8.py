@@ -7,8 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from mvc_hooks import Checkpointer
-
 pytestmark = pytest.mark.torch
 FP8 = [one for one in vars(torch).values() if str(one).startswith("torch.float8_")]
 
@@ -59,16 +57,4 @@ def test_fp8_is_committed_and_comes_back(lab, dtype):
 
     first, second = _make(dtype, 1), _make(dtype, 0)
     restore_parts(lab.commit(make_parts(first.parts)), make_parts(second.parts))
-    assert _bits(second) == _bits(first)
-
-
-def test_a_run_in_fp8_resumes(tmp_path):
-    first = _make(torch.float8_e4m3fn, 1)
-    with Checkpointer(tmp_path, parts=first.parts, every=1) as ckpt:
-        for _ in ckpt.steps(2):
-            first.model.amax_history.roll(1)
-            ckpt.step()
-    second = _make(torch.float8_e4m3fn, 0)
-    with Checkpointer(tmp_path, parts=second.parts, every=1) as ckpt:
-        assert ckpt.step_count == 2
     assert _bits(second) == _bits(first)

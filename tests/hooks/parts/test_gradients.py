@@ -162,14 +162,6 @@ def test_an_optimizer_without_hooks_counts_as_never_stepped():
     assert list(part.capture()["accumulated"]) == ["optimizer_0.0", "optimizer_0.1"]
 
 
-def test_removing_takes_all_hooks_off():
-    run = _build()
-    run.parts[GRADIENTS].remove()
-    optimizer = run.parts["optimizer"]._optimizer
-    assert not optimizer._optimizer_step_post_hooks
-    assert not any(p._post_accumulate_grad_hooks for p in run.model.parameters())
-
-
 def test_gradients_of_parameters_that_are_not_here_are_named(lab):
     old = _build()
     old.accumulate()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
-from torch import distributed, nn
+from torch import nn
 
 from mvc import UnsupportedError, UsageError
 from mvc_hooks.parts.make import make_parts
@@ -23,37 +21,6 @@ def test_objects_without_a_state_are_refused():
 
 
 pytestmark = pytest.mark.torch
-
-
-def test_one_part_may_own_several_models_and_optimizers(lab):
-    def build():
-        models = {"g": nn.Linear(3, 6), "d": [nn.Linear(6, 4), nn.Linear(4, 1)]}
-        chain = nn.Sequential(*models["d"])
-        optimizers = {
-            "g": torch.optim.Adam(models["g"].parameters(), 0.01),
-            "d": torch.optim.SGD(chain.parameters(), 0.1, momentum=0.9),
-        }
-
-        def train():
-            fake = models["g"](torch.randn(4, 3))
-            optimizers["d"].zero_grad()
-            (chain(torch.randn(4, 6)) - chain(fake.detach())).mean().backward()
-            optimizers["d"].step()
-            optimizers["g"].zero_grad()
-            chain(fake).mean().backward()
-            optimizers["g"].step()
-
-        return SimpleNamespace(parts={"model": models, "optimizer": optimizers}, train=train)
-
-    lab.check_resume(build)
-
-
-@pytest.fixture
-def alone():
-    """A process group of this process."""
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
 
 
 def _shard_by_wrapper(model):
@@ -75,7 +42,7 @@ SHARDERS = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("group")
 @pytest.mark.parametrize("kind", SHARDERS)
 def test_what_is_sharded_is_refused_by_name_with_what_to_do(kind):
     shard, instead = SHARDERS[kind]

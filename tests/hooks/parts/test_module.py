@@ -14,33 +14,7 @@ from mvc import ConflictError, UnsupportedError, UsageError
 from mvc_hooks.parts.make import make_part, make_parts
 from mvc_hooks.parts.module import ModulePart
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
-from support.part_runs import OPTIMIZERS, make_net, make_run
-
-
-class _Tied(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embedding = nn.Embedding(9, 4)
-        self.head = nn.Linear(4, 9, bias=False)
-        self.head.weight = self.embedding.weight
-
-    def forward(self, x):
-        return self.head(self.embedding((x[:, :4] * 8).long())).mean((1, 2))
-
-
-def test_tied_embedding(lab):
-    found = lab.check_resume(make_run(OPTIMIZERS["adamw"], _Tied))
-    assert found.first.model.head.weight is found.first.model.embedding.weight
-
-
-@pytest.mark.parametrize("kind", ["weight_norm", "spectral_norm", "orthogonal"])
-def test_parametrized_modules(lab, kind):
-    apply = getattr(nn.utils.parametrizations, kind)
-
-    def net():
-        return nn.Sequential(apply(nn.Linear(6, 4)), nn.Linear(4, 1))
-
-    lab.check_resume(make_run(OPTIMIZERS["adamw"], net))
+from support.scenarios.basics import WIDTH, make_net, make_small_net, sgd, simple
 
 
 def test_a_compiled_model_and_a_bare_one_have_the_same_names(lab):
@@ -60,14 +34,6 @@ def test_a_compiled_model_and_a_bare_one_have_the_same_names(lab):
 
 
 pytestmark = pytest.mark.torch
-
-
-def _small_net(width=3):
-    return nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
-
-
-def _source(lab, **objects):
-    return lab.commit(make_parts(objects))
 
 
 def _copy(model):
@@ -113,15 +79,18 @@ class _Renamed(nn.Module):
 UNFIT = {
     "another name": (_Renamed, ["model.first.weight", "model.0.weight"]),
     "another shape": (
-        lambda: _small_net(5),
+        lambda: make_small_net(5),
         ["model.0.weight is float32 [5, 4] here", "float32 [3, 4]"],
     ),
-    "another type": (lambda: _small_net().double(), ["model.2.bias is float64 [2]", "float32 [2]"]),
+    "another type": (
+        lambda: make_small_net().double(),
+        ["model.2.bias is float64 [2]", "float32 [2]"],
+    ),
     "one more": (
-        lambda: nn.Sequential(*_small_net(), nn.Linear(2, 2)),
+        lambda: nn.Sequential(*make_small_net(), nn.Linear(2, 2)),
         ["model.3.weight is not in"],
     ),
-    "one less": (lambda: _small_net()[:2], ["model.2.weight is only in the stored state"]),
+    "one less": (lambda: make_small_net()[:2], ["model.2.weight is only in the stored state"]),
     "an odd one": (lambda: nn.Linear(4, 3), ["model.weight", "model.0.weight"]),
 }
 
@@ -129,7 +98,7 @@ UNFIT = {
 @pytest.mark.parametrize("kind", UNFIT)
 def test_a_model_that_does_not_fit_is_named_and_not_touched(lab, kind):
     make, words = UNFIT[kind]
-    source = _source(lab, model=_small_net())
+    source = lab.store(model=make_small_net())
     model = make()
     before = _copy(model)
     with pytest.raises(ConflictError) as caught:
@@ -146,10 +115,10 @@ def test_a_lost_tie_is_refused(lab):
             model["b"].weight = model["a"].weight
         return model
 
-    source = _source(lab, model=net(tied=True))
+    source = lab.store(model=net(tied=True))
     with pytest.raises(ConflictError, match=r"details\.model\.ties"):
         restore_parts(source, make_parts({"model": net(tied=False)}))
-    source = _source(lab, model=net(tied=False))
+    source = lab.store(model=net(tied=False))
     with pytest.raises(ConflictError, match=r"details\.model\.ties"):
         restore_parts(source, make_parts({"model": net(tied=True)}))
 
@@ -167,7 +136,7 @@ def test_modes_frozen_parameters_and_hidden_buffers_come_back(lab):
     old.body[0].weight.requires_grad_(False)
     old.cache += 5
     old.late = torch.ones(2)
-    source = _source(lab, model=old)
+    source = lab.store(model=old)
     new = Net()
     place = new.cache.data_ptr()
     restore_parts(source, make_parts({"model": new}))
@@ -176,7 +145,7 @@ def test_modes_frozen_parameters_and_hidden_buffers_come_back(lab):
     assert (new.cache.tolist(), new.cache.data_ptr()) == ([5.0, 5.0, 5.0], place)
     assert new.late.tolist() == [1.0, 1.0]
     old.cache = torch.zeros(7)
-    restore_parts(_source(lab, model=old), make_parts({"model": new}))
+    restore_parts(lab.store(model=old), make_parts({"model": new}))
     assert new.cache.shape == (7,)
 
 
@@ -210,7 +179,7 @@ def test_extra_state_and_state_dict_hooks_go_through_the_model(lab):
     old, new = Packed(), Packed()
     old.calls = 3
     place = new.both.data_ptr()
-    restore_parts(_source(lab, model=old), make_parts({"model": new}))
+    restore_parts(lab.store(model=old), make_parts({"model": new}))
     assert (new.calls, new.both.data_ptr()) == (3, place)
     assert torch.equal(old.both, new.both)
 
@@ -238,27 +207,11 @@ def test_wrappers_are_looked_through():
 # Modules that decide themselves about the shape of what they load.
 
 
-def _quantised():
-    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 1))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch means to give them up
-        model.qconfig = torch.ao.quantization.get_default_qat_qconfig("fbgemm")
-        return torch.ao.quantization.prepare_qat(model.train())
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_observers_per_channel_are_empty_until_the_first_batch(lab):
-    found = lab.check_resume(make_run(OPTIMIZERS["adamw"], _quantised))
-    stored = found.source.load({})["model"]
-    observed = "0.weight_fake_quant.activation_post_process.min_val"
-    assert (_quantised().state_dict()[observed].numel(), stored[observed].numel()) == (0, 5)
-
-
 class _History(nn.Linear):
     """Keeps a history in a tensor of extra state that grows at every step."""
 
     def __init__(self):
-        super().__init__(6, 1)
+        super().__init__(WIDTH, 4)
         self.seen = torch.zeros(0)
 
     def forward(self, x):
@@ -276,8 +229,8 @@ class _Bank(nn.Linear):
     """Remembers batches in buffers: one that grows, one made late, one registered late."""
 
     def __init__(self, rows=2):
-        super().__init__(6, 1)
-        self.register_buffer("bank", torch.zeros(rows, 6))
+        super().__init__(WIDTH, 4)
+        self.register_buffer("bank", torch.zeros(rows, WIDTH))
         self.register_buffer("late", None)
         self.calls = 0
 
@@ -295,8 +248,8 @@ class _Resized(nn.Linear):
     """Takes a memory of any length through a hook."""
 
     def __init__(self):
-        super().__init__(6, 1)
-        self.memory = nn.Parameter(torch.zeros(1, 6), requires_grad=False)
+        super().__init__(WIDTH, 4)
+        self.memory = nn.Parameter(torch.zeros(1, WIDTH), requires_grad=False)
         self.register_load_state_dict_pre_hook(self._resize)
 
     @staticmethod
@@ -313,7 +266,7 @@ class _Nested(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.inner, self.seen = nn.Linear(6, 1), []
+        self.inner, self.seen = nn.Linear(WIDTH, 4), []
 
     def forward(self, x):
         self.seen.append(x[0].detach().clone())
@@ -330,23 +283,28 @@ class _Nested(nn.Module):
 @pytest.mark.parametrize("net", [_History, _Bank, _Resized, _Nested])
 def test_what_a_module_lets_grow_comes_back_in_its_size(lab, net):
     """In fresh runs, and in one that has grown further since."""
+
+    def build():
+        model = net()
+        return simple(model, sgd(model, momentum=0.9))
+
     for before in (1, 4):
-        lab.check_resume(make_run(OPTIMIZERS["momentum"], net), before=before, after=3)
+        lab.check_scenario(build, before=before, after=3)
 
 
 def test_a_buffer_that_began_with_another_size_is_refused(lab):
     old = make_parts({"model": _Bank()})
-    old["model"].module(torch.rand(3, 6))
+    old["model"].module(torch.rand(3, WIDTH))
     model = _Bank(rows=7)
     before = _copy(model)
     with pytest.raises(
-        ConflictError, match=r"model\.bank is .*\[7, 6\] here, .*\[3, 6\].* did not grow"
+        ConflictError, match=r"model\.bank is .*\[7, 8\] here, .*\[3, 8\].* did not grow"
     ):
         restore_parts(lab.commit(old), make_parts({"model": model}))
     assert _same(model, before)
     # Without a run that grew it, another length is another model.
     with pytest.raises(ConflictError, match=r"model\.bank is"):
-        restore_parts(_source(lab, model=_Bank(rows=3)), make_parts({"model": model}))
+        restore_parts(lab.store(model=_Bank(rows=3)), make_parts({"model": model}))
     assert _same(model, before)
 
 
@@ -368,13 +326,13 @@ class _Lossy(_History):
 @pytest.mark.parametrize(("net", "words"), [(_Picky, "too many"), (_Lossy, "not exact")])
 def test_what_a_module_does_not_take_leaves_everything_as_it_was(lab, net, words):
     def make(calls):
-        model = nn.Sequential(nn.Linear(6, 6), net())
+        model = nn.Sequential(nn.Linear(WIDTH, WIDTH), net())
         for _ in range(calls):
-            model(torch.rand(2, 6))
+            model(torch.rand(2, WIDTH))
         optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
         return {"model": model, "optimizer": optimizer, "count": [calls]}
 
-    source, live = _source(lab, **make(5)), make(2)
+    source, live = lab.store(**make(5)), make(2)
     before, seen = _copy(live["model"]), live["model"][1].seen.clone()
     generator = torch.get_rng_state()
     with pytest.raises(ConflictError, match=words) as caught:

@@ -12,86 +12,10 @@ from mvc import ConflictError
 from mvc_hooks.parts.make import make_parts
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 from mvc_hooks.run.live import LiveRun
-from support.part_runs import OPTIMIZERS, SCHEDULERS, make_run
-
-
-@pytest.mark.parametrize("kind", OPTIMIZERS)
-def test_optimizer(lab, kind):
-    lab.check_resume(make_run(OPTIMIZERS[kind]), after=2)
-
-
-def test_learning_rates_that_are_tensors(lab):
-    for kind in ("cosine", "one-cycle", "sequential"):
-        lab.check_resume(
-            make_run(OPTIMIZERS["tensor-lr"], make_scheduler=SCHEDULERS[kind]), after=2
-        )
-
-
-def test_bfloat16_parameters_keep_their_32_bit_state(lab):
-    class Master(torch.optim.Optimizer):
-        """Momentum in 32 bits beside parameters of 16."""
-
-        def __init__(self, params):
-            super().__init__(params, {"lr": 0.1})
-
-        @torch.no_grad()
-        def step(self):
-            for param in self.param_groups[0]["params"]:
-                state = self.state[param]
-                if not state:
-                    state["master"] = param.float().clone()
-                    state["moment"] = torch.zeros_like(state["master"])
-                state["moment"].mul_(0.9).add_(param.grad.float())
-                state["master"].sub_(state["moment"], alpha=0.1)
-                param.copy_(state["master"])
-
-    net = lambda: nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 1)).bfloat16()  # noqa: E731
-    found = lab.check_resume(make_run(Master, net))
-    state = found.first.optimizer.state_dict()["state"][0]
-    assert state["master"].dtype is torch.float32
-
-
-def test_sparse_gradients_and_lazily_created_state(lab):
-    def build():
-        model = nn.Embedding(20, 3, sparse=True)
-        optimizer = torch.optim.SparseAdam(model.parameters(), 0.1)
-
-        def train():
-            optimizer.zero_grad()
-            model(torch.randint(20, (4,))).sum().backward()
-            optimizer.step()
-
-        return SimpleNamespace(parts={"model": model, "optimizer": optimizer}, train=train)
-
-    lab.check_resume(build)
-
-
-def test_parameters_that_get_no_gradient_have_no_state(lab):
-    class Branches(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.paths = nn.ModuleList(nn.Linear(6, 1) for _ in range(3))
-            self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
-
-        def forward(self, x):
-            self.calls += 1
-            return self.paths[0 if self.calls < 4 else 1](x)
-
-    found = lab.check_resume(make_run(OPTIMIZERS["adamw"], Branches))
-    stored = found.source.load({})["optimizer"]["state"]
-    assert sorted(stored) == [0, 1]
-    assert sorted(found.first.optimizer.state_dict()["state"]) == [0, 1, 2, 3]
-
+from support.scenarios.basics import make_small_net
+from support.scenarios.optimizers import Lookahead
 
 pytestmark = pytest.mark.torch
-
-
-def _small_net(width=3):
-    return nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
-
-
-def _source(lab, **objects):
-    return lab.commit(make_parts(objects))
 
 
 def test_a_momentum_buffer_of_none_stays_none(lab):
@@ -108,9 +32,9 @@ def test_a_momentum_buffer_of_none_stays_none(lab):
 
 
 def test_an_optimizer_over_other_parameters_is_refused(lab):
-    model = _small_net()
+    model = make_small_net()
     make = lambda *params, **more: torch.optim.SGD(params, 0.1, **more)  # noqa: E731
-    source = _source(lab, model=model, optimizer=make(model[0].weight, model[0].bias))
+    source = lab.store(model=model, optimizer=make(model[0].weight, model[0].bias))
     with pytest.raises(ConflictError, match="1 groups"):
         grouped = torch.optim.SGD([{"params": [p]} for p in model[0].parameters()], 0.1)
         restore_parts(source, make_parts({"model": model, "optimizer": grouped}))
@@ -131,7 +55,7 @@ def test_another_class_of_optimizer_is_refused_in_one_line_and_allowed_as_a_whol
         return {"model": model, "optimizer": [optimizer] if is_list else optimizer}
 
     name = "optimizer.0" if is_list else "optimizer"
-    source = _source(lab, **run(torch.optim.SGD))
+    source = lab.store(**run(torch.optim.SGD))
     parts = make_parts(run(torch.optim.Adam))
     said = f"the run does not fit the stored state: {name} is of class Adam here, of class SGD in the stored state"
     with pytest.raises(ConflictError) as refused:
@@ -150,10 +74,10 @@ def test_a_class_with_the_same_settings_takes_the_state_and_says_so(lab, caplog)
         pass
 
     def make(kind):
-        model = _small_net()
+        model = make_small_net()
         return {"model": model, "optimizer": kind(model.parameters(), 0.1)}
 
-    restore_parts(_source(lab, **make(torch.optim.SGD)), make_parts(make(Renamed)))
+    restore_parts(lab.store(**make(torch.optim.SGD)), make_parts(make(Renamed)))
     assert "optimizer is of class Renamed in the script, and was of class SGD" in caplog.text
 
 
@@ -165,7 +89,7 @@ def test_another_kind_of_optimizer_state_is_refused(lab):
         optimizer.step()
         return {"model": model, "optimizer": optimizer}
 
-    source = _source(lab, **run())
+    source = lab.store(**run())
     live = run()
     live["optimizer"].state[live["model"].weight]["exp_avg"] = torch.zeros(2, 2, dtype=torch.half)
     with pytest.raises(ConflictError, match=r"optimizer\.state\.0\.exp_avg is float16"):
@@ -194,7 +118,7 @@ def test_optimizer_hooks_are_called(lab):
     old["optimizer"].extra = 7
     old["model"](torch.rand(1, 2)).sum().backward()
     old["optimizer"].step()
-    restore_parts(_source(lab, **old), make_parts(new))
+    restore_parts(lab.store(**old), make_parts(new))
     assert new["optimizer"].extra == 7
     assert new["optimizer"].state_dict()["state"].keys() == {0, 1}
 
@@ -218,7 +142,7 @@ def test_an_optimizer_with_its_own_state_dict_still_gets_exact_bits(lab):
     old, new = run(), run()
     old["optimizer"].rounds = 2
     old["optimizer"].state[old["model"].weight]["master"] = torch.rand(2, 2)
-    restore_parts(_source(lab, **old), make_parts(new))
+    restore_parts(lab.store(**old), make_parts(new))
     master = new["optimizer"].state[new["model"].weight]["master"]
     assert torch.equal(master, old["optimizer"].state[old["model"].weight]["master"])
     assert new["optimizer"].rounds == 2
@@ -227,64 +151,11 @@ def test_an_optimizer_with_its_own_state_dict_still_gets_exact_bits(lab):
 # Wrapped optimizers, and groups that are added.
 
 
-class _Inside:
-    """Looks ahead: every second step it goes half of the way from where it was before."""
-
-    def __init__(self, inner):
-        self.optimizer, self.param_groups, self.count = inner, inner.param_groups, 0
-        self.slow = {}
-
-    def step(self):
-        params = [param for group in self.param_groups for param in group["params"]]
-        if not self.slow:
-            self.slow = {number: p.detach().clone() for number, p in enumerate(params)}
-        self.optimizer.step()
-        self.count += 1
-        for number, param in enumerate(params if self.count % 2 == 0 else ()):
-            self.slow[number].lerp_(param.detach(), 0.5)
-            param.data.copy_(self.slow[number])
-
-    def zero_grad(self):
-        self.optimizer.zero_grad()
-
-    def state_dict(self):
-        return {"inner": self.optimizer.state_dict(), "slow": self.slow, "count": self.count}
-
-    def load_state_dict(self, state):
-        self.optimizer.load_state_dict(state["inner"])
-        self.slow = {number: slow.clone() for number, slow in state["slow"].items()}
-        self.count = state["count"]
-
-
-class _Bare(_Inside, torch.optim.Optimizer):
-    """As many are: an optimizer that was never made one."""
-
-    @property
-    def state(self):
-        return self.optimizer.state
-
-
-class _Full(_Inside, torch.optim.Optimizer):
-    def __init__(self, inner):
-        torch.optim.Optimizer.__init__(self, inner.param_groups, {})
-        _Inside.__init__(self, inner)
-
-
-@pytest.mark.parametrize("kind", [_Inside, _Bare, _Full])
-def test_optimizers_around_an_optimizer(lab, kind):
-    def build():
-        run = make_run(lambda params: kind(torch.optim.Adam(params, 0.01)))()
-        live = LiveRun(run.parts)
-        run.live = live.parts
-        return run
-
-    for before in (1, 2):
-        lab.check_resume(build, before=before, after=2)
-
-
 def test_gradients_of_a_wrapped_optimizer_are_kept(lab):
     model = nn.Linear(2, 2)
-    run = LiveRun({"model": model, "optimizer": _Inside(torch.optim.SGD(model.parameters(), 0.1))})
+    run = LiveRun(
+        {"model": model, "optimizer": Lookahead(torch.optim.SGD(model.parameters(), 0.1))}
+    )
     model(torch.rand(1, 2)).sum().backward()
     assert run.parts["gradients"].capture()["accumulated"].keys() == {"model.weight", "model.bias"}
     run.remove()

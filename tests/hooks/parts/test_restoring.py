@@ -8,20 +8,13 @@ from mvc import ConflictError
 from mvc_hooks import capture, restore
 from mvc_hooks.parts.make import make_parts
 from mvc_hooks.parts.restoring import restore_parts
+from support.scenarios.basics import make_small_net
 
 pytestmark = pytest.mark.torch
 
 
-def _small_net(width=3):
-    return nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
-
-
-def _source(lab, **objects):
-    return lab.commit(make_parts(objects))
-
-
 def test_everything_is_filled_where_it_lies(lab):
-    model = _small_net()
+    model = make_small_net()
     optimizer = torch.optim.AdamW(model.parameters(), torch.tensor(0.1))
     parts = make_parts({"model": model, "optimizer": optimizer})
 
@@ -56,33 +49,33 @@ def test_state_that_the_commit_has_not_is_taken_away(lab):
 
 
 def test_many_differences_are_counted(lab):
-    source = _source(lab, model=nn.Sequential(*(nn.Linear(2, 2) for _ in range(9))))
+    source = lab.store(model=nn.Sequential(*(nn.Linear(2, 2) for _ in range(9))))
     model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(9)))
     with pytest.raises(ConflictError, match="and 8 more"):
         restore_parts(source, make_parts({"model": model}))
 
 
 def test_a_hint_never_advises_what_drops_stored_state(lab):
-    source = _source(lab, model=_small_net(), count=3)
+    source = lab.store(model=make_small_net(), count=3)
     with pytest.raises(ConflictError) as caught:
-        restore_parts(source, make_parts({"model": _small_net(5), "count": 0}))
+        restore_parts(source, make_parts({"model": make_small_net(5), "count": 0}))
     assert caught.value.hint == (
         "nothing was changed; make the run as it was when it was committed "
         '(allow=["model.0.weight"] would drop what is stored there)'
     )
-    live = make_parts({"model": _small_net(), "count": 1, "more": {}, "most": {}})
+    live = make_parts({"model": make_small_net(), "count": 1, "more": {}, "most": {}})
     with pytest.raises(ConflictError) as caught:
         restore_parts(source, live)
     assert caught.value.hint == 'nothing was changed; allow=["more", "most"] keeps what is live'
     restore_parts(source, live, allow=["more", "most"])
     assert live["count"].value == 3
     with pytest.raises(ConflictError) as caught:  # under another name
-        restore_parts(source, make_parts({"model": _small_net(), "number": 1}))
+        restore_parts(source, make_parts({"model": make_small_net(), "number": 1}))
     assert 'allow=["number", "count"]' in caught.value.hint
 
 
 def test_a_graph_from_before_the_restore_cannot_be_used(lab):
-    model = _small_net()
+    model = make_small_net()
     parts = make_parts({"model": model})
     source = lab.commit(parts)
     loss = model(torch.rand(5, 4)).sum()
@@ -92,9 +85,9 @@ def test_a_graph_from_before_the_restore_cannot_be_used(lab):
 
 
 def test_what_is_allowed_stays_as_it_is_and_the_rest_is_exact(lab):
-    old = _small_net()
-    source = _source(lab, model=old, count=3)
-    model = nn.Sequential(*_small_net()[:2], nn.Linear(3, 7), nn.Linear(7, 1))
+    old = make_small_net()
+    source = lab.store(model=old, count=3)
+    model = nn.Sequential(*make_small_net()[:2], nn.Linear(3, 7), nn.Linear(7, 1))
     head = model[2].weight.clone()
     parts = make_parts({"model": model})
     restore_parts(source, parts, allow=["model.2.*", "model.3", "count"])
@@ -105,13 +98,13 @@ def test_what_is_allowed_stays_as_it_is_and_the_rest_is_exact(lab):
 
 
 def test_parts_that_are_missing_or_extra_are_named(lab):
-    source = _source(lab, model=_small_net(), extra=1)
+    source = lab.store(model=make_small_net(), extra=1)
     with pytest.raises(ConflictError, match="extra is only in the stored state"):
-        restore_parts(source, make_parts({"model": _small_net()}))
+        restore_parts(source, make_parts({"model": make_small_net()}))
     with pytest.raises(ConflictError, match="other is not in the stored state"):
-        restore_parts(source, make_parts({"model": _small_net(), "extra": 1, "other": {}}))
+        restore_parts(source, make_parts({"model": make_small_net(), "extra": 1, "other": {}}))
     restore_parts(
-        source, make_parts({"model": _small_net(), "other": {}}), leave=["extra", "other"]
+        source, make_parts({"model": make_small_net(), "other": {}}), leave=["extra", "other"]
     )
 
 
@@ -148,5 +141,5 @@ def test_the_optimizer_has_the_last_word_over_its_learning_rate(lab):
     model = nn.Linear(2, 2)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     parts = {"model": model, "optimizer": optimizer, "scheduler": Eager(optimizer, 5)}
-    restore_parts(_source(lab, **parts), make_parts(parts))
+    restore_parts(lab.store(**parts), make_parts(parts))
     assert optimizer.param_groups[0]["lr"] == 0.1

@@ -10,10 +10,6 @@ from mvc_hooks.parts.make import make_parts
 from mvc_hooks.parts.restoring import capture_parts, restore_parts
 
 
-def _source(lab, **objects):
-    return lab.commit(make_parts(objects))
-
-
 def test_named_generators(lab):
     import random
 
@@ -39,7 +35,7 @@ def test_named_generators(lab):
 
     old, new = make(1), make(2)
     draw(old)
-    source = _source(lab, **old)
+    source = lab.store(**old)
     restore_parts(source, make_parts(new))
     assert draw(new) == draw(old)
     with pytest.raises(ConflictError, match="kind PCG64"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -320,30 +320,9 @@ def test_a_loader_that_changes_bits_is_found_on_the_rank_that_has_them(stored):
 
 class TestGradients:
     @pytest.fixture
-    def run(self):
-        """One process, so that its messages are real."""
-        store = distributed.HashStore()
-        distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    def run(self, group):
         mesh = init_device_mesh("cpu", (1, 1, 1), mesh_dim_names=("rep", "dp", "tp"))
         return Run("adamw", lambda model: fsdp(model, mesh))
-
-    def test_those_that_a_run_clears_are_not_stored(self, run):
-        for _ in range(3):
-            run.train()
-            run.grads.capture()
-        assert "habits" not in run.grads.capture()
-        run.backward()
-        assert run.grads.capture()["accumulated"].keys() == {
-            f"model.{name}" for name, one in list_named(run.model) if one.requires_grad
-        }
-
-    def test_those_that_a_run_keeps_are(self, run):
-        for _ in range(3):
-            run.backward()
-            run.optimizer.step()
-        state = run.grads.capture()
-        assert state["habits"] == ["outlives"]
-        assert state["accumulated"]
 
     def test_summands_of_each_rank_come_back_as_they_are(self):
         def make(rank):

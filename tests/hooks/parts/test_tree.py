@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections import Counter, OrderedDict, defaultdict, deque
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from mvc.training import ArrayOutline
+from mvc_hooks.parts.reach import find_reachable
 from mvc_hooks.parts.tree import (
     ABSENT,
     edit_at,
@@ -90,3 +92,27 @@ def test_an_edit_leaves_the_original_alone():
     assert edited["lists"]["a"][1] == "new"
     assert state["lists"]["a"][1] != "new"
     assert find_at(edit_at(state, ("model", "weight"), ABSENT), ("model", "weight")) is ABSENT
+
+
+# What an object reaches.
+
+
+def test_a_key_that_is_a_tensor_is_not_written_out(monkeypatch):
+    """The state of an optimizer has its parameters for keys, whose text would be all their numbers."""
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    monkeypatch.setattr(torch.Tensor, "__repr__", lambda *_, **__: pytest.fail("written out"))
+    found = find_reachable(optimizer, torch.Tensor)
+    moments = {path for path in found if path.startswith("state.")}
+    assert moments == {
+        f"state.{number}.{name}" for number in (0, 1) for name in ("step", "exp_avg", "exp_avg_sq")
+    }
+
+
+def test_the_nearest_path_names_an_object_and_what_is_left_out_is_not_looked_into():
+    one, other = random.Random(1), random.Random(2)
+    value = {"far": {"inner": one}, "near": one, "apart": [other]}
+    assert find_reachable(value, random.Random) == {"near": one, "apart.0": other}
+    assert find_reachable(value, random.Random, without=value["apart"]) == {"near": one}

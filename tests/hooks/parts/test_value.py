@@ -7,16 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState
 
 from mvc import ConflictError
 from mvc_hooks.parts.make import make_parts
 from mvc_hooks.parts.restoring import InexactRestoreError, restore_parts
 
 pytestmark = pytest.mark.torch
-
-
-def _source(lab, **objects):
-    return lab.commit(make_parts(objects))
 
 
 def test_another_scheduler_is_refused(lab):
@@ -30,7 +27,7 @@ def test_another_scheduler_is_refused(lab):
     with pytest.raises(
         ConflictError, match="scheduler is of class CosineAnnealingLR here, of another class"
     ):
-        restore_parts(_source(lab, **run(step)), make_parts(run(cosine)))
+        restore_parts(lab.store(**run(step)), make_parts(run(cosine)))
 
 
 def test_what_an_object_loses_on_its_way_back_is_an_error(lab):
@@ -46,7 +43,7 @@ def test_what_an_object_loses_on_its_way_back_is_an_error(lab):
 
     one = Forgetful()
     one.count = 4
-    source = _source(lab, meter=one)
+    source = lab.store(meter=one)
     with pytest.raises(InexactRestoreError, match="count") as caught:
         restore_parts(source, make_parts({"meter": Forgetful()}))
     assert "its load_state_dict does not keep what it is given" in caught.value.hint
@@ -117,13 +114,13 @@ class _Memory:
 def test_objects_decide_about_shapes_and_stay_as_they_are_if_they_refuse(lab):
     old = _Memory(5)
     old.table += 1
-    source = _source(lab, memory=old)
+    source = lab.store(memory=old)
     new = _Memory(3)
     restore_parts(source, make_parts({"memory": new}))
     assert torch.equal(new.table, old.table)
     model, small = nn.Linear(2, 2), _Memory(3, limit=4)
     before = model.weight.clone()
-    source = _source(lab, memory=old, model=nn.Linear(2, 2))
+    source = lab.store(memory=old, model=nn.Linear(2, 2))
     with pytest.raises(ConflictError, match=r"memory\.table is .*\[2, 3\].*too wide") as caught:
         restore_parts(source, make_parts({"memory": small, "model": model}))
     assert caught.value.hint.startswith("nothing was changed")
@@ -137,7 +134,27 @@ def test_an_object_that_cannot_go_back_is_named(lab):
             self.table = state["table"] * 0
             raise ValueError("stuck")
 
-    source = _source(lab, memory=_Memory(5))
+    source = lab.store(memory=_Memory(5))
     with pytest.raises(ConflictError, match="stuck") as caught:
         restore_parts(source, make_parts({"memory": Stuck(3)}))
     assert caught.value.hint == "memory.table could not be undone: start the run again"
+
+
+def test_power_sgd_keeps_its_process_group(lab):
+    old, new = (PowerSGDState(None, 2, start_powerSGD_iter=3) for _ in range(2))
+    old.error_dict[0] = torch.rand(4)
+    old.p_memory_dict[0] = torch.rand(2, 3)
+    old.iter = 5
+    old.rng.rand(3)
+    source = lab.commit(make_parts({"power": old}))
+    group = object()
+    new.process_group = group
+    with pytest.raises(ConflictError, match="power is of buckets") as caught:
+        restore_parts(source, make_parts({"power": new}))
+    assert "warm_up" in caught.value.hint
+    assert new.error_dict == {}
+    new.iter = 1  # it ran once in this process
+    restore_parts(source, make_parts({"power": new}))
+    assert new.process_group is group
+    assert (new.iter, torch.equal(new.error_dict[0], old.error_dict[0])) == (5, True)
+    assert new.rng.randint(1_000_000) == old.rng.randint(1_000_000)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mvc import FormatError
@@ -12,15 +12,9 @@ from mvc_hooks.parts.make import make_parts
 from mvc_hooks.ranks.buckets import Buckets
 from support.bounds import rest_nightly
 
+pytestmark = pytest.mark.usefixtures("group")
 TYPES = (torch.float32, torch.float64, torch.bfloat16)
 SMALL = 0.00004  # MiB of a bucket
-
-
-@pytest.fixture(autouse=True)
-def group():
-    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
-    yield
-    distributed.destroy_process_group()
 
 
 class Net(nn.Module):

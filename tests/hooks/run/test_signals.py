@@ -103,18 +103,6 @@ def test_another_one_is_the_one_that_waits():
     assert (code, words) == (-signal.SIGTERM, ["SIGTERM"])
 
 
-def test_nothing_to_deliver():
-    code, words, _ = _run("""
-        watch.start()
-        watch.deliver()
-        say("alive", watch.caught)
-        watch.stop()
-        watch.stop()
-        say(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
-    """)
-    assert (code, words) == (0, ["alive None", "True"])
-
-
 def test_started_twice_gives_the_first_handlers_back():
     code, words, _ = _run("""
         watch.start()

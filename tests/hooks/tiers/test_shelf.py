@@ -21,6 +21,7 @@ from mvc import CorruptionError, Identity, Repo  # noqa: E402
 from mvc.chunkstore.reader import ChunkReader  # noqa: E402
 from mvc_hooks.tiers import shelf as module  # noqa: E402
 from mvc_hooks.tiers.shelf import Shelf  # noqa: E402
+from support.damage import flip  # noqa: E402
 from support.meshes import run_all  # noqa: E402
 from support.sharded import as_rank, shard  # noqa: E402
 
@@ -209,10 +210,7 @@ def test_a_wrong_chunk_on_the_shelf_costs_a_read_only(repo, state, reads):
 
 def test_damage_is_reported_by_all(repo, reads):
     for pack in (repo.git_dir / "chunks").rglob("*.pack"):
-        data = bytearray(pack.read_bytes())
-        data[len(data) // 2] ^= 1
-        pack.chmod(0o644)
-        pack.write_bytes(data)
+        flip(pack)
 
     def load(mine, _):
         with pytest.raises(CorruptionError):

@@ -87,12 +87,6 @@ def test_signals_do_not_stop_it(tmp_path, number):
         assert rig.commit(make_state(2), 2).error is None
 
 
-def test_ours_are_not_held_back(tmp_path):
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    with Rig(tmp_path):
-        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
-
-
 def test_files_beside_the_script_do_not_keep_python_from_starting(tmp_path, monkeypatch):
     for name in ("encodings", "types", "site"):  # the training has loaded Python's long ago
         (tmp_path / f"{name}.py").write_text("raise SystemExit(7)")
@@ -137,11 +131,6 @@ def _counts(rig):
 @pytest.mark.slow
 def test_200_commits_take_no_more_than_50(tmp_path):
     _assert_steady(tmp_path, make_state(size=2**16), 50, 200, 32 * 2**20)
-
-
-@pytest.mark.slow
-def test_commits_take_no_more_and_more(tmp_path):
-    _assert_steady(tmp_path, make_state(), 8, 24, 8 * 2**20)
 
 
 def _assert_steady(root, state, warm, total, most_bytes):

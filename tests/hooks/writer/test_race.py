@@ -60,27 +60,6 @@ def test_memory_is_not_handed_out_while_the_writer_reads(tmp_path):
         assert [report.error for report in rig.queue.wait()] == [None, None]
 
 
-def test_the_same_memory_is_used_again(tmp_path):
-    state, places = make_state(), set()
-    with Rig(tmp_path) as rig:
-        for step in range(1, 6):
-            places.add(rig.submit(state, step).memory.bytes.data_ptr())
-            rig.queue.wait()
-        assert len(places) == 1
-
-
-def test_a_state_that_grows_gets_larger_memory(tmp_path):
-    with Rig(tmp_path) as rig:
-        sizes = []
-        for step in range(1, 4):
-            state = make_state(step, size=2**20 * step)
-            sizes.append(rig.submit(state, step).memory.size_bytes)
-            (report,) = rig.queue.wait()
-            rig.assert_holds(state, report.commit)
-        assert sizes == sorted(set(sizes))
-        assert len(rig.pool._free) == 1
-
-
 def test_reports_and_trailers_say_what_it_cost(tmp_path):
     with Rig(tmp_path) as rig:
         rig.hold()
@@ -104,11 +83,3 @@ def test_reports_and_trailers_say_what_it_cost(tmp_path):
         assert entry.annotations.meta["written_bytes"] == str(second.written_bytes)
         assert entry.info.parents == (first.commit,)
         assert str(first).startswith(f"commit {first.commit[:10]} step 1: stall ")
-
-
-def test_what_did_not_change_is_not_stored_again(tmp_path):
-    state = make_state(size=2**20)
-    with Rig(tmp_path) as rig:
-        first, second = rig.commit(state, 1), rig.commit(state, 2)
-        assert first.written_bytes > 2**20
-        assert second.written_bytes < 2**16

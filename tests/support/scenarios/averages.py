@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import torch
 from torch.optim.swa_utils import SWALR, AveragedModel, get_ema_multi_avg_fn
 
-from support.scenarios.basics import make_net, make_step, scenario, windows
-from support.training_runs import Run
+from support.scenarios.basics import make_net, scenario, sgd, simple
 
 
 @scenario("ema-averaged-model", beside="averages")
 def ema_averaged():
     model = make_net()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
     ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
-    step = make_step(model, optimizer, after=lambda: ema.update_parameters(model))
-    return Run({"model": model, "optimizer": optimizer, "ema": ema}, step, windows)
+    return simple(model, sgd(model), after=lambda: ema.update_parameters(model), ema=ema)
 
 
 @scenario("swa", beside="averages")
 def swa():
     model = make_net()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    average = AveragedModel(model)
+    optimizer, average = sgd(model), AveragedModel(model)
     scheduler = SWALR(optimizer, swa_lr=0.01, anneal_epochs=5)
-    step = make_step(
-        model, optimizer, schedulers=[scheduler], after=lambda: average.update_parameters(model)
-    )
-    parts = {"model": model, "optimizer": optimizer, "swa": average, "scheduler": scheduler}
-    return Run(parts, step, windows)
+    return simple(
+        model, optimizer, schedulers=[scheduler], after=lambda: average.update_parameters(model),
+        swa=average, scheduler=scheduler,
+    )  # fmt: skip
 
 
 class HandmadeEma:
@@ -55,7 +49,6 @@ class HandmadeEma:
 @scenario("ema-handmade", beside="averages")
 def ema_handmade():
     model = make_net()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
     ema = HandmadeEma(model)
     values = {name: p.detach().clone() for name, p in model.named_parameters()}
 
@@ -64,6 +57,4 @@ def ema_handmade():
         for name, param in model.named_parameters():
             values[name].lerp_(param.detach(), 0.1)
 
-    step = make_step(model, optimizer, after=update)
-    parts = {"model": model, "optimizer": optimizer, "ema": ema, "ema_values": values}
-    return Run(parts, step, windows)
+    return simple(model, sgd(model), after=update, ema=ema, ema_values=values)

@@ -113,25 +113,40 @@ def make_net(*, norm=True, dropout=0.2):
     return nn.Sequential(*layers, nn.Dropout(dropout), nn.Linear(12, 4))
 
 
+def make_small_net(width=3):
+    return nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
+
+
+def sgd(model, **options):
+    return torch.optim.SGD(model.parameters(), 0.1, **options)
+
+
+def adamw(model, **options):
+    return torch.optim.AdamW(model.parameters(), 0.01, **options)
+
+
 def loss_of(model, batch):
     inputs, targets = batch
     return functional.cross_entropy(model(inputs), targets)
 
 
-def make_step(model, optimizers, *, schedulers=(), after=None):
-    """Return one ordinary step."""
+def make_step(model, optimizers, *, schedulers=(), before=None, after=None):
+    """Return one ordinary step, with what comes before and after it."""
     optimizers = optimizers if isinstance(optimizers, (list, tuple)) else [optimizers]
 
     def step(batch, between):
-        for one in optimizers:
-            one.zero_grad()
+        if before is not None:
+            before(batch)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
         loss = loss_of(model, batch)
         loss.backward()
         between()
-        for one in optimizers:
-            one.step()
-        for one in schedulers:
-            one.step(loss.item()) if isinstance(one, lr_scheduler.ReduceLROnPlateau) else one.step()
+        for optimizer in optimizers:
+            optimizer.step()
+        for scheduler in schedulers:
+            watches = isinstance(scheduler, lr_scheduler.ReduceLROnPlateau)
+            scheduler.step(loss.item()) if watches else scheduler.step()
         if after is not None:
             after()
         return loss.item()
@@ -139,7 +154,7 @@ def make_step(model, optimizers, *, schedulers=(), after=None):
     return step
 
 
-def simple(model, optimizer, **parts):
-    return Run(
-        {"model": model, "optimizer": optimizer, **parts}, make_step(model, optimizer), windows
-    )
+def simple(model, optimizer, *, forward=None, schedulers=(), before=None, after=None, **parts):
+    """Return a run of ordinary steps; ``forward`` is called in place of the model."""
+    step = make_step(forward or model, optimizer, schedulers=schedulers, before=before, after=after)
+    return Run({"model": model, "optimizer": optimizer, **parts}, step, windows)

@@ -10,14 +10,12 @@ import torch
 from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from support.scenarios.basics import Windows, make_net, make_step, scenario, simple, windows
-from support.training_runs import Run
+from support.scenarios.basics import Windows, make_net, scenario, sgd, simple, windows
 
 
 @scenario("augmentation", beside="values")
 def augmentation():
     model = make_net()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
     named = np.random.default_rng(int(torch.randint(1000, ())))
     other = random.Random(int(torch.randint(1000, ())))
 
@@ -25,36 +23,33 @@ def augmentation():
         shift = random.gauss(0, 1) + np.random.randn() + named.normal() + other.random()
         return model(inputs + float(shift) + torch.randn_like(inputs))
 
-    parts = {"model": model, "optimizer": optimizer, "named": named, "other": other}
-    return Run(parts, make_step(augment, optimizer), windows)
+    return simple(model, sgd(model), forward=augment, named=named, other=other)
 
 
 @scenario("seen-history", beside="values")
 def seen_history():
     """Values of the user's: a window of losses and a table that steer the training."""
     model = make_net()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
     losses, table = deque(maxlen=4), np.zeros(4)
-    inner = make_step(model, optimizer)
+    run = simple(model, sgd(model), losses=losses, table=table)
+    inner = run.step
 
     def step(batch, between):
-        for group in optimizer.param_groups:
+        for group in run.parts["optimizer"].param_groups:
             group["lr"] = 0.1 / (1 + sum(losses) + table.max())
-        loss = inner(batch, between)
-        losses.append(loss)
+        losses.append(inner(batch, between))
         np.add.at(table, batch[1].numpy(), 0.01)
-        return loss
+        return losses[-1]
 
-    parts = {"model": model, "optimizer": optimizer, "losses": losses, "table": table}
-    return Run(parts, step, windows)
+    run.step = step
+    return run
 
 
 def _with_loader(make, *, iterates=False):
     def build():
         model = make_net()
-        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
         loader = make()
-        run = simple(model, optimizer, dataloader=loader)
+        run = simple(model, sgd(model, momentum=0.9), dataloader=loader)
         run.data, run.loader, run.iterates = None, loader, iterates
         return run
 
@@ -68,31 +63,13 @@ def _stateful(workers, **options):
 
 LOADERS = {
     "loader-plain": lambda: DataLoader(Windows(augment=True), batch_size=7, shuffle=True),
-    "loader-generator": lambda: DataLoader(
-        Windows(), batch_size=7, shuffle=True, drop_last=True,
-        generator=torch.Generator().manual_seed(int(torch.randint(1000, ()))),
-    ),
-    "loader-weighted": lambda: DataLoader(
-        Windows(), batch_size=9, sampler=torch.utils.data.WeightedRandomSampler(range(40), 30)
-    ),
-    "loader-workers": lambda: DataLoader(
-        Windows(augment=True), batch_size=7, shuffle=True, num_workers=1
-    ),
     "loader-persistent": lambda: DataLoader(
         Windows(augment=True), batch_size=7, shuffle=True, num_workers=1, persistent_workers=True
     ),
-    "loader-distributed": lambda: DataLoader(
-        Windows(),
-        batch_size=7,
-        sampler=torch.utils.data.DistributedSampler(Windows(), num_replicas=2, rank=1, seed=3),
-    ),
-    "stateful-0": lambda: _stateful(0),
-    "stateful-2": lambda: _stateful(2),
     "stateful-persistent": lambda: _stateful(1, persistent_workers=True),
 }  # fmt: skip
 for _name, _make in LOADERS.items():
     scenario(_name)(_with_loader(_make))
-scenario("stateful-0-own", rewinds=False)(_with_loader(lambda: _stateful(0), iterates=True))
 scenario("stateful-2-own", rewinds=False)(_with_loader(lambda: _stateful(2), iterates=True))
 
 

@@ -11,10 +11,11 @@ from torch.nn import functional
 from support.scenarios.basics import (
     BATCH,
     WIDTH,
+    adamw,
     loss_of,
     make_net,
-    make_step,
     scenario,
+    sgd,
     simple,
     windows,
 )
@@ -39,23 +40,31 @@ def tied_embeddings():
     return simple(model, torch.optim.Adam(model.parameters(), 0.01))
 
 
+def _at_the_eighth(act):
+    """Return a count of steps, and what counts them and acts before the eighth."""
+    steps = {"done": 0}
+
+    def count(_batch):
+        if steps["done"] == 7:
+            act()
+        steps["done"] += 1
+
+    return steps, count
+
+
 @scenario("frozen-then-trained", beside="models")
 def frozen_then_trained():
     model = make_net()
     model[0].requires_grad_(requires_grad=False)
     model[1].eval()
+
+    def thaw():
+        model[0].requires_grad_(requires_grad=True)
+        model[1].train()
+
+    steps, count = _at_the_eighth(thaw)
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    inner = make_step(model, optimizer)
-    steps = {"done": 0}
-
-    def step(batch, between):
-        if steps["done"] == 7:
-            model[0].requires_grad_(requires_grad=True)
-            model[1].train()
-        steps["done"] += 1
-        return inner(batch, between)
-
-    return Run({"model": model, "optimizer": optimizer, "steps": steps}, step, windows)
+    return simple(model, optimizer, before=count, steps=steps)
 
 
 class Branching(nn.Module):
@@ -98,7 +107,7 @@ class Remembering(nn.Module):
 @scenario("non-persistent-buffer", beside="models")
 def non_persistent_buffer():
     model = Remembering()
-    return simple(model, torch.optim.SGD(model.parameters(), 0.1))
+    return simple(model, sgd(model))
 
 
 @scenario("spectral-norm", beside="models")
@@ -106,14 +115,13 @@ def spectral_norm():
     model = make_net()
     nn.utils.parametrizations.spectral_norm(model[0])
     nn.utils.parametrizations.weight_norm(model[4])
-    return simple(model, torch.optim.SGD(model.parameters(), 0.1))
+    return simple(model, sgd(model))
 
 
 @scenario("lstm", beside="models")
 def lstm():
     inner = nn.LSTM(1, 4, num_layers=2, dropout=0.3)
     model = nn.ModuleDict({"inner": inner})
-    optimizer = torch.optim.RMSprop(model.parameters(), 0.01, centered=True)
     carried = [torch.zeros(2, BATCH, 4), torch.zeros(2, BATCH, 4)]
 
     def forward(inputs):
@@ -122,8 +130,8 @@ def lstm():
             mine.copy_(new.detach())
         return outputs[-1]
 
-    parts = {"model": model, "optimizer": optimizer, "carried": carried}
-    return Run(parts, make_step(forward, optimizer), windows)
+    optimizer = torch.optim.RMSprop(model.parameters(), 0.01, centered=True)
+    return simple(model, optimizer, forward=forward, carried=carried)
 
 
 @scenario("channels-last", beside="models")
@@ -131,13 +139,12 @@ def channels_last():
     model = nn.Sequential(
         nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(64, 4)
     ).to(memory_format=torch.channels_last)
-    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
 
     def forward(inputs):
         image = inputs.repeat(1, 6).reshape(BATCH, 3, 4, 4)
         return model(image.to(memory_format=torch.channels_last))
 
-    return Run({"model": model, "optimizer": optimizer}, make_step(forward, optimizer), windows)
+    return simple(model, adamw(model), forward=forward)
 
 
 class Odd(nn.Module):
@@ -168,7 +175,7 @@ class Odd(nn.Module):
 @scenario("odd-tensors", beside="models")
 def odd_tensors():
     model = Odd()
-    run = simple(model, torch.optim.AdamW(model.parameters(), 0.01, foreach=False))
+    run = simple(model, adamw(model, foreach=False))
     run.also["seen"] = _Seen(model)
     return run
 
@@ -184,11 +191,8 @@ class _Seen:
 def _compiled(backend):
     def build():
         torch._dynamo.reset()
-        model = make_net()
-        compiled = torch.compile(model, backend=backend)
-        optimizer = torch.optim.AdamW(compiled.parameters(), 0.01)
-        step = make_step(compiled, optimizer)
-        return Run({"model": compiled, "optimizer": optimizer}, step, windows)
+        model = torch.compile(make_net(), backend=backend)
+        return simple(model, adamw(model))
 
     return build
 
@@ -244,13 +248,15 @@ def growing():
     model = Growing()
     model.second.requires_grad_(requires_grad=False)
     optimizer = torch.optim.Adam(model.first.parameters(), 0.01)
-    steps = {"done": 0}
+
+    def thaw():
+        model.second.requires_grad_(requires_grad=True)
+        optimizer.add_param_group({"params": list(model.second.parameters()), "lr": 0.02})
+
+    steps, count = _at_the_eighth(thaw)
 
     def step(batch, between):
-        if steps["done"] == 7:
-            model.second.requires_grad_(requires_grad=True)
-            optimizer.add_param_group({"params": list(model.second.parameters()), "lr": 0.02})
-        steps["done"] += 1
+        count(batch)
         for param in model.parameters():
             if param.grad is not None:
                 param.grad *= 0.5
@@ -270,4 +276,4 @@ def quantisation_aware():
         warnings.simplefilter("ignore")  # torch means to give them up
         model.qconfig = torch.ao.quantization.get_default_qat_qconfig("fbgemm")
         torch.ao.quantization.prepare_qat(model.train(), inplace=True)
-    return simple(model, torch.optim.SGD(model.parameters(), 0.1))
+    return simple(model, sgd(model))

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from support.scenarios.basics import loss_of, make_net, make_step, scenario, simple, windows
+from support.scenarios.basics import WIDTH, loss_of, make_net, scenario, simple, windows
+from support.scenarios.schedulers import SCHEDULERS
 from support.training_runs import Run
 
 
@@ -20,7 +21,8 @@ def _with_optimizer(make):
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, 0.1),
-    "sgd-momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True),
+    "sgd-momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.01),
+    "nesterov": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, nesterov=True, foreach=False),
     "adamw-plain": lambda p: torch.optim.AdamW(p, 0.01, foreach=False),
     "adamw-foreach": lambda p: torch.optim.AdamW(p, 0.01, foreach=True),
     "adamw-fused": lambda p: torch.optim.AdamW(p, 0.01, fused=True),
@@ -28,15 +30,28 @@ OPTIMIZERS = {
     "adafactor": lambda p: torch.optim.Adafactor(p, 0.01),
     "rprop": lambda p: torch.optim.Rprop(p, 0.01),
     "tensor-lr": lambda p: torch.optim.AdamW(p, torch.tensor(0.01), foreach=False),
+    "radam": lambda p: torch.optim.RAdam(p, 0.01),
+    "adagrad": lambda p: torch.optim.Adagrad(p, 0.01),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, 0.01, momentum=0.5, centered=True),
+    "asgd": lambda p: torch.optim.ASGD(p, 0.01),
 }
 for _name, _make in OPTIMIZERS.items():
     scenario(_name, beside="optimizers")(_with_optimizer(_make))
 
 
-@scenario("lbfgs", beside="special-optimizers")
-def lbfgs():
+@scenario("tensor-lr-scheduled", beside="optimizers")
+def scheduled():
+    """Schedulers change a rate that is a tensor in place."""
+    model = nn.Sequential(make_net(), nn.Linear(4, WIDTH), make_net())
+    optimizers = [torch.optim.AdamW(model[at].parameters(), torch.tensor(0.01)) for at in (0, 2)]
+    makes = (SCHEDULERS["sequential"], SCHEDULERS["onecycle"])
+    schedulers = [make(one) for make, one in zip(makes, optimizers, strict=True)]
+    return simple(model, optimizers, schedulers=schedulers, scheduler=schedulers)
+
+
+def _lbfgs(**options):
     model = make_net(norm=False, dropout=0.0)
-    optimizer = torch.optim.LBFGS(model.parameters(), 0.5, max_iter=3, history_size=4)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3, history_size=4, **options)
 
     def step(batch, between):
         def closure():
@@ -51,13 +66,17 @@ def lbfgs():
     return Run({"model": model, "optimizer": optimizer}, step, windows)
 
 
+scenario("lbfgs", beside="special-optimizers")(lambda: _lbfgs(lr=0.5))
+scenario("lbfgs-wolfe", beside="special-optimizers")(lambda: _lbfgs(line_search_fn="strong_wolfe"))
+
+
 @scenario("muon", beside="special-optimizers", when=hasattr(torch.optim, "Muon"))
 def muon():
     model = make_net()
     matrices = [p for p in model.parameters() if p.ndim == 2]
     others = [p for p in model.parameters() if p.ndim != 2]
     pair = [torch.optim.Muon(matrices, 0.02), torch.optim.AdamW(others, 0.01)]
-    return Run({"model": model, "optimizers": pair}, make_step(model, pair), windows)
+    return simple(model, pair)
 
 
 class SignDescent(torch.optim.Optimizer):
@@ -147,34 +166,24 @@ class Lookahead:
         self.slow, self.count = [slow.clone() for slow in state["slow"]], state["count"]
 
 
-@scenario("lookahead", beside="special-optimizers")
-def lookahead():
-    model = make_net()
-    return simple(model, Lookahead(torch.optim.Adam(model.parameters(), 0.01)))
+class BareLookahead(Lookahead, torch.optim.Optimizer):
+    """As many are: an optimizer that was never made one."""
+
+    @property
+    def state(self):
+        return self.inner.state
 
 
-@scenario("shared-parameters", beside="special-optimizers")
-def shared_parameters():
-    """Two optimizers step the same layer; one of them only every other time."""
-    model = make_net()
-    pair = {
-        "often": torch.optim.SGD(model.parameters(), 0.05, momentum=0.9),
-        "seldom": torch.optim.Adam(model[4].parameters(), 0.01),
-    }
-    turn = {"count": 0}
+def _lookahead(kind):
+    def build():
+        model = make_net()
+        return simple(model, kind(torch.optim.Adam(model.parameters(), 0.01)))
 
-    def step(batch, between):
-        turn["count"] += 1
-        pair["often"].zero_grad()
-        loss = loss_of(model, batch)
-        loss.backward()
-        pair["often"].step()
-        between()
-        if turn["count"] % 2:
-            pair["seldom"].step()
-        return loss.item()
+    return build
 
-    return Run({"model": model, "optimizers": pair, "turn": turn}, step, windows)
+
+scenario("lookahead", beside="special-optimizers")(_lookahead(Lookahead))
+scenario("lookahead-bare", beside="special-optimizers")(_lookahead(BareLookahead))
 
 
 class SharpnessAware(torch.optim.Optimizer):

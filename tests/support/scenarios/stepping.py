@@ -8,14 +8,14 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from support.scenarios.basics import loss_of, make_net, make_step, scenario, windows
+from support.scenarios.basics import adamw, loss_of, make_net, scenario, sgd, simple, windows
 from support.training_runs import Run
 
 
 @scenario("grad-scaler")
 def grad_scaler():
     model = make_net()
-    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    optimizer = adamw(model)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126, growth_interval=2)
     skipped = {"steps": 0}
 
@@ -38,7 +38,7 @@ def grad_scaler():
 @scenario("accumulation")
 def accumulation():
     model = make_net()
-    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+    optimizer = adamw(model)
     micro = {"count": 0}
 
     def step(batch, between):
@@ -59,18 +59,12 @@ def accumulation():
 @scenario("bf16-autocast", beside="precision")
 def bf16_autocast():
     model = make_net(norm=False)
-    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
 
-    def step(batch, between):
-        optimizer.zero_grad()
+    def forward(inputs):
         with torch.autocast("cpu", torch.bfloat16):
-            loss = loss_of(model, batch)
-        loss.backward()
-        between()
-        optimizer.step()
-        return loss.item()
+            return model(inputs)
 
-    return Run({"model": model, "optimizer": optimizer}, step, windows)
+    return simple(model, adamw(model), forward=forward)
 
 
 @scenario("bf16-masters", beside="precision")
@@ -100,14 +94,11 @@ def bf16_masters():
 @scenario("bf16-model", beside="precision")
 def bf16_model():
     model = make_net(norm=False).bfloat16()
-    optimizer = torch.optim.AdamW(model.parameters(), 0.01)
-    step = make_step(lambda x: model(x.bfloat16()), optimizer)
-    return Run({"model": model, "optimizer": optimizer}, step, windows)
+    return simple(model, adamw(model), forward=lambda x: model(x.bfloat16()))
 
 
 @scenario("checkpointed-activations", beside="precision")
 def checkpointed_activations():
     model = make_net()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
     forward = functools.partial(torch.utils.checkpoint.checkpoint, model, use_reentrant=False)
-    return Run({"model": model, "optimizer": optimizer}, make_step(forward, optimizer), windows)
+    return simple(model, sgd(model), forward=forward)
