@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from support.bounds import bounded, rest_nightly
 from support.programs import call_ranks
 
 pytestmark = pytest.mark.torch
@@ -46,16 +47,28 @@ def assert_same_end(said, other):
     assert len({one["end"] for one in said}) == 1
 
 
+PLACES = [
+    ("before", "param", "0.weight", "compute"),
+    ("after", "state", "2.weight:exp_avg", "compute"),
+    ("before", "gradient", "1.weight", "transport"),
+    ("after", "param", "2.weight", "compute"),
+    ("before", "state", "0.weight:exp_avg_sq", "compute"),
+    ("after", "state", "1.bias:exp_avg", "compute"),
+]
+EVERY_PLACE = [(place, rank) for place in range(len(PLACES)) for rank in range(3)]
+BY_DAY = [(0, 1), (1, 2), (2, 0)]
+EVERY_PLACE.sort(key=lambda case: case not in BY_DAY)
+
+
 @pytest.fixture(scope="module")
 def three(run):
-    return run(3, {
-        "healthy": {},
-        "own": {"kind": "norm"},
-        "memory": fault("before"),
-        "step": fault("after", "state", "2.weight:exp_avg", rank=2, element=7),
-        "gradient": fault("before", "gradient", rank=0),
-        "sums": {"by_hook": True, **fault("sum")},
-    })  # fmt: skip
+    cases = {"healthy": {}, "own": {"kind": "norm"}}
+    for place, rank in bounded(BY_DAY, EVERY_PLACE):
+        when, what, name, _ = PLACES[place]
+        cases[place, rank] = fault(when, what, name, rank=rank, element=1, bit=12)
+    for rank in bounded([1], range(3)):
+        cases["sums", rank] = {"by_hook": True, **fault("sum", rank=rank)}
+    return run(3, cases)
 
 
 @pytest.mark.slow
@@ -73,72 +86,9 @@ class TestThreeRanks:
             assert one["reports"] == []
             assert one["own"] == ["model.1.running_mean", "model.1.running_var"]
 
-    def test_a_parameter_that_changed_between_two_steps(self, three):
-        report = only_report(three["memory"])
-        assert (report["tensor"], report["ranks"], report["index"]) == (
-            "model.0.weight",
-            [1],
-            [0, 3],
-        )
-        assert (report["step"], report["bits"], report["answer"]) == (5, 1, "resync")
-        assert report["cause"] == "compute"
-        assert report["reason"] == (
-            "model.0.weight changed between two steps, while transport is sound: the memory of rank 1"
-        )
-        assert_same_end(three["memory"], three["healthy"])
-
-    def test_a_step_that_came_out_wrong(self, three):
-        report = only_report(three["step"])
-        assert (report["tensor"], report["ranks"]) == ("optimizer.state.4.exp_avg", [2])
-        assert (report["index"], report["bits"], report["cause"]) == ([0, 7], 1, "compute")
-        assert report["reason"].endswith("done again it gives other bits on rank 2")
-        assert report["answer"] == "resync"
-        assert_same_end(three["step"], three["healthy"])
-
-    @pytest.mark.parametrize(("name", "rank"), [("gradient", 0), ("sums", 1)])
-    def test_gradients_that_differ_after_the_collective(self, three, name, rank):
-        report = only_report(three[name])
-        assert report["tensor"].startswith("gradient of model.")
-        assert (report["ranks"], report["bits"], report["cause"]) == ([rank], 1, "transport")
-        assert report["answer"] == "resync"
-        assert len({one["end"] for one in three[name]}) == 1
-
-    def test_a_gradient_that_flipped_leaves_no_trace(self, three):
-        assert_same_end(three["gradient"], three["healthy"])
-        (alarm, answer) = three["gradient"][0]["lines"]
-        assert alarm.startswith(
-            "alarm at step 5: gradient of model.0.weight differs on rank 0 at [0, 3]"
-        )
-        assert answer == "answer at step 5: resync: gradient of model.0.weight"
-
-
-PLACES = [
-    ("before", "param", "0.weight", "compute"),
-    ("after", "param", "2.weight", "compute"),
-    ("before", "state", "0.weight:exp_avg_sq", "compute"),
-    ("after", "state", "1.bias:exp_avg", "compute"),
-    ("before", "gradient", "1.weight", "transport"),
-]
-
-
-@pytest.fixture(scope="module")
-def every_rank(run):
-    cases = {"healthy": {}}
-    for rank in range(3):
-        for when, what, name, _ in PLACES:
-            cases[rank, when, what] = fault(when, what, name, rank=rank, element=1, bit=12)
-        cases[rank, "sum"] = {"by_hook": True, **fault("sum", rank=rank)}
-    return run(3, cases)
-
-
-@pytest.mark.nightly
-class TestEveryRank:
-    """Bits that flip in every place, on every rank."""
-
-    @pytest.mark.parametrize("rank", range(3))
-    @pytest.mark.parametrize(("when", "what", "name", "cause"), PLACES)
-    def test_it_is_found_and_mended(self, every_rank, rank, when, what, name, cause):
-        said = every_rank[rank, when, what]
+    @pytest.mark.parametrize(("place", "rank"), rest_nightly(EVERY_PLACE, kept=3))
+    def test_a_bit_that_flips_is_found_and_mended(self, three, place, rank):
+        said, (when, what, name, cause) = three[place, rank], PLACES[place]
         report = only_report(said)
         assert (report["cause"], report["ranks"], report["bits"]) == (cause, [rank], 1)
         param, _, key = name.partition(":")
@@ -146,17 +96,24 @@ class TestEveryRank:
         number = ["0.weight", "0.bias", "1.weight", "1.bias", "2.weight"].index(param)
         expected = f"optimizer.state.{number}.{key}" if key else f"model.{param}"
         assert report["tensor"].removeprefix("gradient of ") == expected
-        assert report["answer"] == "resync"
-        assert_same_end(said, every_rank["healthy"])
+        assert (report["step"], report["answer"]) == (5, "resync")
+        reason = {
+            "before": f"changed between two steps, while transport is sound: the memory of rank {rank}",
+            "after": f"done again it gives other bits on rank {rank}",
+        }
+        assert what == "gradient" or report["reason"].endswith(reason[when])
+        assert_same_end(said, three["healthy"])
+        (alarm, answer) = said[0]["lines"]
+        assert alarm.startswith(f"alarm at step 5: {report['tensor']} differs on rank {rank} at ")
+        assert answer == f"answer at step 5: resync: {report['tensor']}"
 
-    @pytest.mark.parametrize("rank", range(3))
-    def test_communication(self, every_rank, rank):
-        report = only_report(every_rank[rank, "sum"])
-        assert (report["cause"], report["ranks"], report["right"]) == (
-            "transport",
-            [rank],
-            0 if rank else 1,
-        )
+    @pytest.mark.parametrize("rank", rest_nightly([1, 0, 2]))
+    def test_sums_that_differ_after_the_collective(self, three, rank):
+        report = only_report(three["sums", rank])
+        assert report["tensor"].startswith("gradient of model.")
+        assert (report["ranks"], report["bits"], report["cause"]) == ([rank], 1, "transport")
+        assert (report["right"], report["answer"]) == (0 if rank else 1, "resync")
+        assert len({one["end"] for one in three["sums", rank]}) == 1
 
 
 @pytest.fixture(scope="module")
