@@ -218,10 +218,11 @@ def _spell_python(size: int) -> bytes:
 
 
 class _NumpyGenerator:
-    """The one behind the functions of ``numpy.random``."""
+    """The one behind the functions of ``numpy.random``; of its normal numbers one may be kept back, too."""
 
     kind: ClassVar[str] = "numpy"
     _kept = b""
+    _normal: tuple[int, float] = (0, 0.0)
 
     def seed(self, seed: int) -> None:
         # All 32 bits that it takes at once.
@@ -229,16 +230,24 @@ class _NumpyGenerator:
 
     def keep(self) -> None:
         if self.has_moved():
-            self._kept = ctypes.string_at(_find_numpy(), _NUMPY_BYTES)
+            self._kept, self._normal = ctypes.string_at(_find_numpy(), _NUMPY_BYTES), _ask_normal()
 
     def has_moved(self) -> bool:
         mark = ctypes.string_at(_find_numpy() + _NUMPY_BYTES - _MARK_BYTES, _MARK_BYTES)
-        return mark != self._kept[-_MARK_BYTES:]
+        # Only a draw of words keeps a normal number back, but one that is there can go without any.
+        return mark != self._kept[-_MARK_BYTES:] or (
+            self._normal[0] > 0 and _ask_normal() != self._normal
+        )
 
     def put_back(self) -> None:
-        # A normal number that it kept back since goes, too.
         words = np.frombuffer(self._kept, np.uint32)
-        np.random.set_state(("MT19937", words[:_WORDS], int(words[_WORDS]), 0, 0.0))  # noqa: NPY002
+        np.random.set_state(("MT19937", words[:_WORDS], int(words[_WORDS]), *self._normal))  # noqa: NPY002
+
+
+def _ask_normal() -> tuple[int, float]:
+    """Return whether NumPy's generator keeps a normal number back, and which."""
+    state = np.random.get_state(legacy=False)  # noqa: NPY002
+    return state["has_gauss"], state["gauss"]
 
 
 def _find_numpy() -> int:

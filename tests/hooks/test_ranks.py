@@ -55,9 +55,6 @@ RUNS = [
     {"name": "mended", "total": 8, "options": {"every": 2, "on_failure": "continue"},
      "writer_rank": 1, "writer": {4: signal.SIGSTOP, 5: signal.SIGKILL}},
     {"name": "sharded", "total": TOTAL, "shard": True},
-    {"name": "sharded back", "total": TOTAL, "shard": True, "bad_rank": 1, "bad_steps": [7], "ladder": BACK},
-    {"name": "sharded in two", "total": 6, "shard": True},
-    {"name": "sharded in two", "total": TOTAL, "shard": True, "seed": 6},
     {"name": "damaged", "total": 6, "shard": True},
     {"name": "damaged", "total": TOTAL, "shard": True, "seed": 6, "damages": True},
     {"name": "shards and replicas", "total": 4, "shard": True},
@@ -318,18 +315,6 @@ def test_a_writer_that_dies_fails_its_commit_on_all_ranks_and_no_other(lab):
         assert [step for step, error in errors.items() if error is None] == [0, 2, 6, 8]
 
 
-def test_a_sharded_run_resumes_and_goes_back_to_the_bit(lab):
-    for said in lab.say("sharded back"):
-        assert said.rollbacks == [[7, 4]]
-    assert_same_end(lab, "sharded", "sharded back")
-    for said in lab.say("sharded in two", 1):
-        assert said.resumed == 6
-    assert_same_end(lab, "sharded", "sharded in two")
-    repo = Repo.open(lab.folder / "sharded back")
-    diverged = next(one.name for one in repo.branches.list() if one.name.startswith("diverged/"))
-    assert repo.load_state(diverged)["run"]["step"] == 7
-
-
 def test_a_commit_that_cannot_be_read_on_one_rank_is_left_by_all(lab):
     for said in lab.say("damaged", 1):
         assert said.resumed == 4
@@ -423,9 +408,12 @@ def test_machines_with_a_store_in_common_train_as_in_one_folder(lab):
 
 
 def test_machines_with_a_store_in_common_roll_back(lab):
-    assert_same_end(lab, "sharded back", "apart back")
+    assert_same_end(lab, "sharded", "apart back")
     (first, second) = lab.say("apart back")
     assert first.rollbacks == second.rollbacks == [[7, 4]]
+    repo = Repo.open(lab.folder / "apart back/node0")
+    diverged = next(one.name for one in repo.branches.list() if one.name.startswith("diverged/"))
+    assert repo.load_state(diverged)["run"]["step"] == 7
 
 
 def test_machines_that_share_nothing_are_refused_at_once(lab):

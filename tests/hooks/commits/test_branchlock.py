@@ -77,12 +77,14 @@ def test_another_branch_is_fine(tmp_path):
         lock.release()
 
 
-def test_a_live_run_is_named_at_once(tmp_path):
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_live_run_is_named_at_once(tmp_path, killed):
     with _start(_HOLD, tmp_path) as run:
         assert run.stdout.readline() == "held\n"
         with pytest.raises(ConflictError, match=f"by process {run.pid} on "):
             BranchLock(tmp_path, "main", patience_s=3600.0)
-        run.stdin.close()
+        run.kill() if killed else run.stdin.close()
+        run.wait()
     BranchLock(tmp_path, "main").release()
 
 
@@ -134,21 +136,16 @@ _GARBAGE = [
 
 
 @pytest.mark.parametrize("garbage", _GARBAGE)
-def test_garbage_in_a_held_lock(tmp_path, garbage):
-    lock = BranchLock(tmp_path, "main")
-    (tmp_path / "runs" / "main.lock").write_bytes(garbage)
-    with pytest.raises(ConflictError, match="branch 'main' is being written by"):
-        BranchLock(tmp_path, "main", patience_s=0.1)
-    lock.release()
-
-
-@pytest.mark.parametrize("garbage", _GARBAGE)
-def test_garbage_in_a_free_lock(tmp_path, garbage):
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "main.lock").write_bytes(garbage)
+def test_garbage_in_a_lock_that_is_free_and_then_held(tmp_path, garbage):
+    path = tmp_path / "runs" / "main.lock"
+    path.parent.mkdir()
+    path.write_bytes(garbage)
     lock = BranchLock(tmp_path, "main")
     with pytest.raises(ConflictError, match="this process"):
         BranchLock(tmp_path, "main")
+    path.write_bytes(garbage)
+    with pytest.raises(ConflictError, match="branch 'main' is being written by"):
+        BranchLock(tmp_path, "main", patience_s=0.1)
     lock.release()
 
 
@@ -188,11 +185,3 @@ def test_a_forked_worker_does_not_keep_it(tmp_path):
     os.waitpid(child, 0)
     for descriptor in (down, ready, tell):
         os.close(descriptor)
-
-
-def test_released_by_a_killed_process(tmp_path):
-    with _start(_HOLD, tmp_path) as run:
-        run.stdout.readline()
-        run.kill()
-        run.wait()
-        BranchLock(tmp_path, "main").release()

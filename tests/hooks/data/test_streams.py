@@ -190,22 +190,27 @@ def test_a_shard_of_garbage_is_named(tmp_path, suffix):
     assert "\n" not in caught.value.message
 
 
-def test_an_offset_of_an_arrow_file_that_is_damaged_is_named(tmp_path):
-    path = tmp_path / "part-000.arrow"
+def write_arrow(path):
     table = pa.table({"text": ["abc"] * 30})
     with pa.ipc.new_file(str(path), table.schema) as writer:
         writer.write_table(table)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "write", "old", "new"),
+    [
+        ("arrow", write_arrow, struct.pack("<3i", 9, 12, 15), struct.pack("<3i", 9, 2**30, 15)),
+        ("npy", lambda path: np.save(path, np.zeros((30, 2))), b", }", b", ("),
+    ],
+    ids=["an offset", "a header that is no text"],
+)
+def test_a_shard_with_a_few_wrong_bytes_is_named(tmp_path, suffix, write, old, new):
+    path = tmp_path / f"part-000.{suffix}"
+    write(path)
     data = path.read_bytes()
-    path.write_bytes(data.replace(struct.pack("<3i", 9, 12, 15), struct.pack("<3i", 9, 2**30, 15)))
-    with pytest.raises(FormatError, match=r"part-000\.arrow cannot be read"):
-        read_all([str(path)], [30])
-
-
-def test_a_header_of_an_array_that_is_no_text_is_named(tmp_path):
-    path = tmp_path / "part-000.npy"
-    np.save(path, np.zeros((30, 2)))
-    path.write_bytes(path.read_bytes().replace(b", }", b", ("))
-    with pytest.raises(FormatError, match=r"part-000\.npy cannot be read"):
+    assert old in data
+    path.write_bytes(data.replace(old, new))
+    with pytest.raises(FormatError, match=rf"part-000\.{suffix} cannot be read"):
         read_all([str(path)], [30])
 
 

@@ -30,10 +30,10 @@ def _hot():
 @for_each(
     "make, bad, alarms, last",
     [
-        (lambda: Watch([Spike(cooldown=50)]), {slice(200, 280): 9.0}, [201, 252], 280),
+        (lambda: Watch([Spike(cooldown=50)]), {range(200, 280): 9.0}, [201, 252], 280),
         (Watch, {100: math.nan, 101: math.nan}, [101, 102], 102),  # never cooled down
         (Watch, {0: math.nan}, [1], 1),
-        (lambda: Watch([Spike(), _hot()]), {slice(200, 203): 9.0}, [201, 202, 203], 203),
+        (lambda: Watch([Spike(), _hot()]), {range(200, 203): 9.0}, [201, 202, 203], 203),
         # An alarm that is not told is in the history.
         (lambda: Watch([Spike(cooldown=1000)]), {200: 9.0, 300: 9.0}, [201], 301),
         (lambda: Watch(Spike()), {100: 9.0, 101: math.nan}, [101], 101),

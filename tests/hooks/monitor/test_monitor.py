@@ -229,29 +229,24 @@ def watch(monkeypatch, seconds, *, mib=8, link=None, count=400):
     return monitor, [(one.step, one.cause) for one in said]
 
 
-def test_slow_sums_are_an_alarm_once_they_last(monkeypatch):
-    monitor, said = watch(monkeypatch, 0.06)
-    ((step, cause),) = said
-    assert cause == "sync_p99_s"
-    assert step >= 100 + 20, "not before there are enough, and not at once"
-    assert monitor.measure()["sync_p50_s"] == 0.06
-
-
-def test_fast_sums_are_none(monkeypatch):
-    assert watch(monkeypatch, 0.04)[1] == []
-
-
-def test_a_link_that_is_not_used(monkeypatch):
-    monitor, said = watch(monkeypatch, 0.04, link=1e9)
-    assert [cause for _, cause in said] == ["bandwidth_used"]
-    assert monitor.measure()["bandwidth_used"] == pytest.approx(8 * 2**20 / 0.04 / 1e9)
-    assert watch(monkeypatch, 0.04, link=2e8)[1] == []
-
-
-def test_small_buckets_say_nothing_of_a_link(monkeypatch):
-    monitor, said = watch(monkeypatch, 0.04, mib=0.5, link=1e9)
-    assert said == []
-    assert "bandwidth_used" not in monitor.measure()
+@pytest.mark.parametrize(
+    ("seconds", "mib", "link", "alarms"),
+    [
+        (0.06, 8, None, ["sync_p99_s"]),
+        (0.04, 8, None, []),
+        (0.04, 8, 1e9, ["bandwidth_used"]),
+        (0.04, 8, 2e8, []),
+        (0.04, 0.5, 1e9, []),  # small buckets say nothing of a link
+    ],
+)
+def test_slow_sums_and_a_link_that_is_not_used(monkeypatch, seconds, mib, link, alarms):
+    monitor, said = watch(monkeypatch, seconds, mib=mib, link=link)
+    assert [cause for _, cause in said] == alarms
+    assert not said or said[0][0] >= 100 + 20, "not before there are enough, and not at once"
+    measured = monitor.measure()
+    assert measured["sync_p50_s"] == seconds
+    used = None if link is None or mib < 1 else pytest.approx(mib * 2**20 / seconds / link)
+    assert measured.get("bandwidth_used") == used
 
 
 def list_known():
@@ -285,12 +280,9 @@ def test_shipped_rules_have_the_thresholds():
 
 def test_the_documentation_names_every_metric_and_threshold():
     text = (Path(__file__).parents[3] / "docs/monitoring.md").read_text()
-    for name in (*list_names(), *thresholds.RULES):
+    names = [metric.name for metric in metrics.METRICS]
+    for name in (*names, "mvc_alarm_active", *thresholds.RULES):
         assert f"`{name}`" in text, name
-
-
-def list_names():
-    return [*(metric.name for metric in metrics.METRICS), "mvc_alarm_active"]
 
 
 def test_a_histogram_of_many_buckets_is_bounded():

@@ -285,50 +285,33 @@ def test_ordinary_loops_hear_nothing(told, name):
     assert live.doubts + told() == []
 
 
-def _count(caplog):
-    return [one.getMessage() for one in caplog.records].count(STRAY_LOADER)
-
-
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_that_is_iterated_though_none_was_passed_is_warned_of(workers, tmp_path, caplog):
-    loader = DataLoader(torch.arange(8.0), num_workers=workers)
-    with Checkpointer(tmp_path, model=torch.nn.Linear(1, 1)) as checkpointer:
-        for _ in loader:
-            checkpointer.step()
-    assert _count(caplog) == 1
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_so_is_one_beside_another_or_begun_before_the_checkpointer(before, tmp_path, told):
-    loader = DataLoader(torch.arange(8.0))
-    batches = iter(loader if before else DataLoader(torch.arange(8.0)))
-    with Checkpointer(tmp_path, model=nn.Linear(1, 1), loader=loader) as checkpointer:
-        for _ in range(4):
-            if not before:
+@pytest.mark.parametrize(
+    ("kind", "passed", "drawn", "is_stray"),
+    [
+        (DataLoader, "none", "within", True),
+        (DataLoader, "same", "by the run", False),
+        (DataLoader, "another", "within", True),
+        (DataLoader, "same", "begun before", True),
+        (ConsistentDataLoader, "same", "within", False),
+        (ConsistentDataLoader, "another", "within", True),
+    ],
+)
+def test_a_loader_that_the_run_does_not_know(
+    kind, passed, drawn, is_stray, workers, tmp_path, told
+):
+    loader, other = (kind(range(64), 1, num_workers=workers) for _ in range(2))
+    source = other if passed == "another" else loader
+    begun = iter(source) if drawn == "begun before" else None
+    parts = {"dataloader": loader} if passed != "none" else {}
+    with Checkpointer(tmp_path, model=nn.Linear(1, 1), parts=parts) as checkpointer:
+        batches = iter(source) if drawn == "within" else begun
+        for _ in range(8):
+            checkpointer.next_batch() if batches is None else next(batches)
+            if passed == "another":
                 checkpointer.next_batch()
-            next(batches)
             checkpointer.step()
-    assert told().count(STRAY_LOADER) == 1
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("given", [True, False])
-def test_so_is_a_computed_order_unless_it_is_that_of_the_run(given, workers, tmp_path, told):
-    loader, other = (ConsistentDataLoader(range(64), 4, num_workers=workers) for _ in range(2))
-    with Checkpointer(tmp_path, model=nn.Linear(1, 1), dataloader=loader) as checkpointer:
-        for _ in loader if given else other:
-            checkpointer.step()
-    assert told().count(STRAY_LOADER) == (not given)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_of_the_run_is_not(workers, tmp_path, told):
-    loader = DataLoader(torch.arange(8.0), num_workers=workers, persistent_workers=workers > 0)
-    with Checkpointer(tmp_path, model=nn.Linear(1, 1), loader=loader) as checkpointer:
-        for _ in range(4):
-            checkpointer.next_batch()
-            checkpointer.step()
-    assert STRAY_LOADER not in told()
+    assert told().count(STRAY_LOADER) == is_stray
 
 
 class Feed:
@@ -359,13 +342,13 @@ def test_loaders_that_an_iterable_of_the_user_draws_from(in_thread, tmp_path, to
     assert [THREADED.format("data")] * in_thread == [one for one in told() if "optim" not in one]
 
 
-def test_a_loader_that_rests_or_validates_is_not(tmp_path, caplog):
+def test_a_loader_that_rests_or_validates_is_not(tmp_path, told):
     loader = DataLoader(torch.arange(8.0))
     held = iter(loader)
     next(held)
-    with Checkpointer(tmp_path, model=torch.nn.Linear(1, 1)) as checkpointer:
+    with Checkpointer(tmp_path, model=nn.Linear(1, 1)) as checkpointer:
         for _ in range(4):
             checkpointer.step()
             assert len(list(loader)) == 8
     assert len(list(held)) == 7
-    assert _count(caplog) == 0
+    assert STRAY_LOADER not in told()

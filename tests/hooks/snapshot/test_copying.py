@@ -173,11 +173,6 @@ class _Event:
         self.came = True
 
 
-def _fence():
-    tensor, event = torch.zeros(3), _Event()
-    return tensor, event, Fence([(0, event)], [(tensor, tensor._version)])
-
-
 def test_a_host_fence_is_done_at_once():
     fence = Fence()
     fence.stand()
@@ -186,42 +181,30 @@ def test_a_host_fence_is_done_at_once():
     assert not fence.is_torn
 
 
-def test_changed_before_the_fence_stood():
-    tensor, event, fence = _fence()
-    tensor.add_(1)
-    assert not fence.is_done()
-    event.came = True
-    assert fence.is_done()  # nobody can tell which came first
-    assert fence.is_torn
+@pytest.mark.parametrize(
+    ("happens", "is_torn"),
+    [
+        (["change", "come", "ask"], True),  # nobody can tell which came first
+        (["change", "wait"], True),
+        (["come", "ask", "change", "ask", "stand", "wait"], False),
+        (["change", "wait", "come", "ask", "stand"], True),
+    ],
+)
+def test_what_changed_before_the_copies_ended_is_torn_for_good(happens, is_torn):
+    tensor, event = torch.zeros(3), _Event()
+    fence = Fence([(0, event)], [(tensor, tensor._version)])
+    for what in happens:
+        if what == "change":
+            tensor.add_(1)
+            assert fence.is_done() == event.came
+        elif what == "come":
+            event.came = True
+        elif what == "ask":
+            assert fence.is_done()
+        else:
+            getattr(fence, what)()
+    assert fence.is_torn == is_torn
     assert fence.watched == []
-
-
-def test_changed_while_the_host_waited():
-    tensor, _, fence = _fence()
-    tensor.add_(1)
-    fence.wait()
-    assert fence.is_torn
-
-
-def test_changed_after_the_copies_ended():
-    tensor, event, fence = _fence()
-    event.came = True
-    assert fence.is_done()
-    tensor.add_(1)
-    assert fence.is_done()
-    fence.stand()
-    fence.wait()
-    assert not fence.is_torn
-
-
-def test_torn_is_for_good():
-    tensor, event, fence = _fence()
-    tensor.add_(1)
-    fence.wait()
-    event.came = True
-    assert fence.is_done()
-    fence.stand()
-    assert fence.is_torn
 
 
 def _move(sizes):
