@@ -32,6 +32,9 @@ _UNDECODABLE = range(0xDC80, 0xDD00)
 _PAGED: list[tuple[Output, Pager]] = []
 _UNPAGED: list[bool] = []
 
+_SPREAD = 2
+_LAST: list[Callable[[], None]] = []
+
 
 @dataclass(frozen=True, slots=True)
 class Output:
@@ -182,10 +185,6 @@ def warn(text: str) -> None:
     """Write one warning."""
     err = stderr()
     err.line(f"{err.style('warning:', 'yellow', 'bold')} {printable(text)}")
-
-
-_SPREAD = 2
-_LAST: list[Callable[[], None]] = []
 
 
 def say_last(action: Callable[[], None]) -> None:

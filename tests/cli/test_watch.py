@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from mvc import Repo
-from mvc.cli.render.watch import BLOCKS
+from mvc.cli.render.text import BLOCKS
 from mvc.training import RunStore
 from support.feeds import tell
 from support.screen import Screen

@@ -40,6 +40,11 @@ _START = named(
     string("--term-good, --term-old WORD", "start: use this word for good."),
 )
 
+_STDERR = 2
+_CANNOT_SAY = 125
+_NOT_RUN = (126, 127)  # how a shell says that a command is not there, or not to be run
+_ABORT = 128
+
 
 def bisect(
     names: list[str] = arguments(
@@ -258,12 +263,6 @@ def _write_commit(repo: Repo, out: Output, commit: GitId) -> None:
     write_full(out, [repo.show(commit)], None)
     out.line()
     write_diff(out, repo.changes(commit), "stat", everything=False)
-
-
-_STDERR = 2
-_CANNOT_SAY = 125
-_NOT_RUN = (126, 127)  # how a shell says that a command is not there, or not to be run
-_ABORT = 128
 
 
 def run_command(repo: Repo, words: list[str], *, as_json: bool) -> BisectStep:

@@ -38,6 +38,8 @@ _OPTIONS = named(
     flag("-v, --verbose", "List with commit, subject and what it follows."),
 )
 
+_RELATIONS = ("contains", "merged", "no-merged")
+
 
 def branch(
     names: list[str] = arguments("[NAME [START]]"),
@@ -73,9 +75,6 @@ def branch(
         shown.answer({"created": {"name": name, "commit": commit}}, Output.lines, ())
     else:
         _list_branches(names, relation, options, shown)
-
-
-_RELATIONS = ("contains", "merged", "no-merged")
 
 
 def _follow(names: Sequence[str], upstream: str | None, shown: Shown) -> None:

@@ -86,6 +86,15 @@ complete -c mvc -f -a "(__mvc_complete)"
 """,
 }
 
+FILES = (":", "")
+"""Stands for the files, which the shell finds itself."""
+_GLOBAL = {"-C": "Run as if started in PATH", "--no-pager": "", "--version": "", "--help": ""}
+_SETTINGS = (*OWN, "user.name", "user.email", "core.editor", "core.pager")
+_KIND = re.compile(r"[A-Z]+")
+_WITH_VERBS = {"remote": "REMOTE", "scale": "REV", "data": "MAP FILE"}
+_REVISIONS = {"REV", "REF", "START"}
+_FILES = {"PATH", "FILE", "DIR", "SOURCE"}
+
 
 def completion(
     names: list[str] = arguments("[bash | zsh | fish] [[--] WORD...]"),
@@ -113,16 +122,6 @@ def completion(
         raise CommandUsageError("name one shell: bash, zsh or fish")
     script = _SCRIPTS[names[0]]
     shown.answer({"shell": names[0], "script": script}, Output.line, script.strip())
-
-
-FILES = (":", "")
-"""Stands for the files, which the shell finds itself."""
-_GLOBAL = {"-C": "Run as if started in PATH", "--no-pager": "", "--version": "", "--help": ""}
-_SETTINGS = (*OWN, "user.name", "user.email", "core.editor", "core.pager")
-_KIND = re.compile(r"[A-Z]+")
-_WITH_VERBS = {"remote": "REMOTE", "scale": "REV", "data": "MAP FILE"}
-_REVISIONS = {"REV", "REF", "START"}
-_FILES = {"PATH", "FILE", "DIR", "SOURCE"}
 
 
 def candidates(words: Sequence[str]) -> list[tuple[str, str]]:

@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 _MOST_RANKS = 64
 
+_MOST_MACHINES = 16
+_LEVELS = {
+    "error": ("does not work:", "red"), "advice": ("slow or risky:", "yellow"),
+}  # fmt: skip
+
 
 def doctor(
     shown: Shown = JSON,
@@ -128,12 +133,6 @@ def _doctor_rows(report: DoctorReport) -> list[tuple[str, str]]:
         ("hashing", f"{size_text(round(report.hash_bytes_per_s))}/s on one core"),
     ]
     return [(name, printable(text)) for name, text in rows]
-
-
-_MOST_MACHINES = 16
-_LEVELS = {
-    "error": ("does not work:", "red"), "advice": ("slow or risky:", "yellow"),
-}  # fmt: skip
 
 
 def distributed_lines(out: Output, fields: Fields) -> Iterator[str]:

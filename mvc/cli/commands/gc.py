@@ -24,6 +24,8 @@ _SWEPT = (
     "drop_chunks=dropped_chunks held_chunks"
 )
 
+_NICENESS = 10
+
 
 def gc(
     name: str | None = argument("[REMOTE]"),
@@ -72,13 +74,19 @@ def _gc_fields(plan: GcPlan, result: GcResult | None) -> dict[str, object]:
         "dry_run": result is None,
         "grace_s": plan.grace_s,
         **pick(plan.sweep, _SWEPT),
-        "objects": plan.objects if result is None else result.removed_objects,
-        "leftovers": plan.leftovers if result is None else result.removed_leftovers,
-        "statistics": plan.statistics if result is None else result.removed_statistics,
+        **_removed(plan, result),
         "reflog_entries": plan.reflog_entries,
         "kept_packs": 0 if result is None else result.kept_packs,
         "bytes": plan.freed_bytes if result is None else result.freed_bytes,
     }
+
+
+def _removed(plan: GcPlan, result: GcResult | None) -> dict[str, int]:
+    """Return how much of each kind was removed, or would be."""
+    if result is None:
+        return pick(plan, "objects leftovers statistics")
+    removed = "objects=removed_objects leftovers=removed_leftovers statistics=removed_statistics"
+    return pick(result, removed)
 
 
 def _write_gc(out: Output, plan: GcPlan, result: GcResult | None) -> None:
@@ -96,13 +104,11 @@ def _write_gc(out: Output, plan: GcPlan, result: GcResult | None) -> None:
     if sweep.held_chunks:
         held = count_text(sweep.held_chunks, "chunk")
         out.line(out.style(f"{held} kept only as bases of chunks stored as differences", "dim"))
-    objects = plan.objects if result is None else result.removed_objects
+    objects, leftovers, statistics = _removed(plan, result).values()
     if objects:
         out.line(f"{count_text(objects, 'Git object')} {verb}")
-    leftovers = plan.leftovers if result is None else result.removed_leftovers
     if leftovers:
         out.line(f"{count_text(leftovers, 'leftover')} of killed processes {verb}")
-    statistics = plan.statistics if result is None else result.removed_statistics
     if statistics:
         out.line(f"{count_text(statistics, 'kept statistic')} {verb}")
     if plan.reflog_entries:
@@ -180,9 +186,6 @@ def _write_remote(out: Output, plan: RemoteGcPlan, result: RemoteGcResult | None
         waiting, size = count_text(later.waiting_objects, "object"), size_text(later.waiting_bytes)
         text = f"{waiting} ({size}) not named any more: a later gc deletes them once the grace has passed"
         out.line(out.style(text, "dim"))
-
-
-_NICENESS = 10
 
 
 def repack(

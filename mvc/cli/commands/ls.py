@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from mvc.operations.ls import FileInfo, TensorInfo
     from mvc.repo import Repo
 
+_HEAD_VALUES = 20
+TENSOR_FIELDS = "dtype shape size_bytes chunks id"
+_SHORT_TENSOR_ID = 12
+
 
 def ls(
     names: list[str] = arguments("[REV] [[--] PATH...]"),
@@ -42,9 +46,6 @@ def ls(
         shown.page(fields, Output.lines, (printable(info.path) for info in found))
     else:
         shown.page(fields, write_listing, found, long=long)
-
-
-_HEAD_VALUES = 20
 
 
 def cat(
@@ -121,10 +122,6 @@ def _find_tensor(
     if len(found) > 1 and name is None:
         raise NotFoundError(f"{files[0].path!r} has {len(found):,} tensors: name one", hint=hint)
     return found[0]
-
-
-TENSOR_FIELDS = "dtype shape size_bytes chunks id"
-_SHORT_TENSOR_ID = 12
 
 
 def file_fields(info: FileInfo) -> dict[str, object]:

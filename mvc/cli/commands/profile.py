@@ -10,9 +10,7 @@ from mvc.cli.options import HTML, JSON
 from mvc.cli.output import Output, Shown, printable
 from mvc.cli.parameters import CommandUsageError, arguments
 from mvc.cli.render.text import (
-    BLOCKS,
-    PLAIN,
-    can_show,
+    bars,
     count_text,
     cut_middle,
     pad,
@@ -29,6 +27,16 @@ if TYPE_CHECKING:
 
 _COLUMNS = 96  # of a picture on a page
 _MOST_EXPOSED = 10
+
+_PIPE_WIDTH = 80
+_MOST_STEPS = 8
+_MOST_COLLECTIVES = 5
+_NAME = 44
+_ROWS = {"compute": "cyan", "communication": "yellow", "exposed": "red"}
+_LABEL = max(map(len, _ROWS)) + 2
+_LEVELS = {"good": "green", "note": "dim", "warning": "yellow"}
+_STEP_HEADS = ("step", "time", "compute", "communication", "hidden", "exposed", "idle", "mvc")
+_EXPOSED_HEADS = ("exposed most", "size", "begins at", "takes", "exposed")
 
 
 def profile(
@@ -101,17 +109,6 @@ def _list_exposed(overlap: Any) -> list[dict[str, object]]:
     ]
     known.sort(key=lambda one: -one["exposed_s"])
     return known[:_MOST_EXPOSED]
-
-
-_PIPE_WIDTH = 80
-_MOST_STEPS = 8
-_MOST_COLLECTIVES = 5
-_NAME = 44
-_ROWS = {"compute": "cyan", "communication": "yellow", "exposed": "red"}
-_LABEL = max(map(len, _ROWS)) + 2
-_LEVELS = {"good": "green", "note": "dim", "warning": "yellow"}
-_STEP_HEADS = ("step", "time", "compute", "communication", "hidden", "exposed", "idle", "mvc")
-_EXPOSED_HEADS = ("exposed most", "size", "begins at", "takes", "exposed")
 
 
 def _write_profile(out: Output, fields: Fields, page: str | None) -> None:
@@ -187,7 +184,7 @@ def _table(out: Output, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 
 def _timeline_lines(out: Output, timeline: Fields) -> Iterator[str]:
     """Draw a step: the height of a sign is the share of its time."""
-    blocks = BLOCKS if can_show(out, BLOCKS) else PLAIN
+    blocks = bars(out)
     parts = len(timeline["compute"])
     width = min((out.width or _PIPE_WIDTH) - _LABEL, parts)
     yield ""

@@ -75,6 +75,10 @@ _LIMITS = {
     "recovery": "recovery_s", "loss-rise": "loss_rise",
 }  # fmt: skip
 
+_SHAPE = re.compile(r"[0-9]{1,8}(x[0-9]{1,8}){1,2}", re.ASCII)
+_COLOURS = {"passed": "green", "failed": "red", "waived": "yellow", "none": "dim"}
+_WORDS = {"passed": "ok", "failed": "failed", "waived": "waived", "none": "-"}
+
 
 def scale(
     words: list[str] = arguments("[WORD... [REV]]"),
@@ -167,9 +171,6 @@ def _read_measured(name: str) -> Any:
         raise UsageError(f"{name!r} is not JSON, as what was measured has to be") from None
 
 
-_SHAPE = re.compile(r"[0-9]{1,8}(x[0-9]{1,8}){1,2}", re.ASCII)
-
-
 def _make_fabric(options: Mapping[str, Any]) -> tuple[Fabric, float]:
     """Return the fabric and the bytes that are stated; those of a preset where nothing is."""
     from mvc.scaling.fabric import PRESETS, Fabric, Link
@@ -217,10 +218,6 @@ def _parse_shape(text: str, ranks: int) -> tuple[int, ...]:
     if not _SHAPE.fullmatch(text):
         raise CommandUsageError(f"{text[:80]!r} is not a torus such as 8x8x8 or 16x32")
     return tuple(map(int, text.split("x")))
-
-
-_COLOURS = {"passed": "green", "failed": "red", "waived": "yellow", "none": "dim"}
-_WORDS = {"passed": "ok", "failed": "failed", "waived": "waived", "none": "-"}
 
 
 def _best(predictions: Sequence[Prediction]) -> Prediction:

@@ -22,6 +22,8 @@ _SUMS = {
     "hidden": "hidden_s", "exposed": "exposed_s", "mvc": "own_s",
 }  # fmt: skip
 
+_LEVELS = {True: ("good", "passed"), False: ("bad", "failed"), None: ("warning", "not judged")}
+
 
 @dataclass(frozen=True, slots=True)
 class ReportSide:
@@ -219,9 +221,6 @@ def overview_of_profile(report: Fields) -> Overview:
     paths = [trace["path"] for trace in traces]
     side = ReportSide(count_text(len(paths), "trace"), paths)
     return Overview("mvc profile", [side], verdicts, cards, "", None, [])
-
-
-_LEVELS = {True: ("good", "passed"), False: ("bad", "failed"), None: ("warning", "not judged")}
 
 
 def overview_of_verify(report: Fields) -> Overview:

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 from mvc.cli.output import printable
 from mvc.cli.render.comparison_rows import ROWS, Row, choose, group_rows, tensor_rows
 from mvc.cli.render.text import (
-    BLOCKS,
-    PLAIN,
-    can_show,
+    bars,
     cell_width,
     columns,
     count_text,
@@ -46,6 +44,15 @@ _MOST_NAME = 80
 _WIDE = 100
 _ANY_WIDTH = 10_000
 _VERDICT_STYLES = {"bad": ("red",), "warning": ("yellow",), "good": ("green",)}
+
+_NARROW = ("sigma", "rel_L2", "cosine", "changed", "max_diff")
+_GIVES_WAY = ("max_diff", "changed", "cosine")  # to names, the first of them first
+_SORTED = {
+    "l2": ("rel_L2",),
+    "max": ("max_diff",),
+    "ulp": ("ulp50", "ulp99"),
+    "norm": ("norm_old", "norm_new"),
+}  # the columns of a key that has another name
 
 
 def write_comparison(out: Output, diff: ModelDiff, view: View) -> None:
@@ -131,25 +138,24 @@ def _screen_lines(out: Output, diff: ModelDiff, view: View, used: int) -> Iterat
 
 def _find_trends(out: Output, diff: ModelDiff) -> dict[str, str]:
     """Return kind → a bar of sigma for each layer, from the first to the last."""
-    bars = BLOCKS if can_show(out, BLOCKS) else PLAIN
     places: dict[str, dict[str, list[TensorChange]]] = {}
     for change in diff.changes:
         layer = find_layer(change.name)
         if layer is not None:
             kind = find_kind(change.name, change.pair.shown.view.shape)
             places.setdefault(kind, {}).setdefault(layer, []).append(change)
-    return {kind: _trend(layers, bars) for kind, layers in places.items() if len(layers) > 1}
+    return {kind: _trend(layers, bars(out)) for kind, layers in places.items() if len(layers) > 1}
 
 
-def _trend(layers: Mapping[str, Sequence[TensorChange]], bars: str) -> str:
+def _trend(layers: Mapping[str, Sequence[TensorChange]], signs: str) -> str:
     names, width = sorted(layers, key=natural_key), min(len(layers), _MOST_TREND)
     joined: list[list[TensorChange]] = [[] for _ in range(width)]
     for number, name in enumerate(names):
         joined[number * width // len(names)] += layers[name]
     groups = [sum_up(changes).statistics for changes in joined]
     sigmas = [0.0 if group is None else group.sigma or 0.0 for group in groups]
-    top, last = max(sigmas), len(bars) - 1
-    return "".join(bars[math.ceil(sigma / top * last) if top else 0] for sigma in sigmas)
+    top, last = max(sigmas), len(signs) - 1
+    return "".join(signs[math.ceil(sigma / top * last) if top else 0] for sigma in sigmas)
 
 
 def _figure(value: float | None, form: str = ".3g") -> str:
@@ -182,14 +188,6 @@ _SPECTRAL_COLUMNS: dict[str, Callable[[Spectrum], str]] = {
     "rank99": lambda one: _rank(one, 0.99),
 }
 _NARROW_SPECTRAL = ("sigma", "changed", *_SPECTRAL_COLUMNS)
-_NARROW = ("sigma", "rel_L2", "cosine", "changed", "max_diff")
-_GIVES_WAY = ("max_diff", "changed", "cosine")  # to names, the first of them first
-_SORTED = {
-    "l2": ("rel_L2",),
-    "max": ("max_diff",),
-    "ulp": ("ulp50", "ulp99"),
-    "norm": ("norm_old", "norm_new"),
-}  # the columns of a key that has another name
 
 
 def _table(out: Output, rows: Sequence[Row], sort: str | None) -> Iterator[str]:

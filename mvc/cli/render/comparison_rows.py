@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 
 _Listed = TypeVar("_Listed", "Row", "TensorChange")
 
+_FIGURES = """
+    elements changed left_out share_changed sigma relative_l2 cosine ulp_50 ulp_99 ulp_max
+    norm_old norm_new scale scale_residual is_cast is_numeric
+    zero_rows_old zero_rows_new nan_rows_old nan_rows_new
+"""
+_HEALTH = "nan inf zeros saturated largest"
+
 
 @dataclass(frozen=True, slots=True)
 class View:
@@ -172,14 +179,6 @@ ROWS: dict[str, Callable[[ModelDiff, View], list[Row]]] = {
     "kind": lambda diff, _: group_rows(by_kind(diff.changes)),
 }
 """What rows can stand for, and how they are made."""
-
-
-_FIGURES = """
-    elements changed left_out share_changed sigma relative_l2 cosine ulp_50 ulp_99 ulp_max
-    norm_old norm_new scale scale_residual is_cast is_numeric
-    zero_rows_old zero_rows_new nan_rows_old nan_rows_new
-"""
-_HEALTH = "nan inf zeros saturated largest"
 
 
 def comparison_fields(diff: ModelDiff, view: View | None = None) -> dict[str, object]:

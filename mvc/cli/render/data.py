@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 _SHORT_TREE = 12
 
+_SHOWN = 5
+_SHORT = 10
+_DIGITS = 16
+
 
 def shard_fields(shard: Shard) -> dict[str, object]:
     """Return a shard for ``--json``."""
@@ -214,11 +218,6 @@ def _write_report(out: Output, path: str, report: MapReport) -> None:
         return
     counts = ", ".join(f"{count:,} {kind}" for kind, count in sorted(report.counts().items()))
     out.line(f"{out.style(f'{printable(path)}:', 'red', 'bold')} {counts}{note}")
-
-
-_SHOWN = 5
-_SHORT = 10
-_DIGITS = 16
 
 
 def seen_fields(found: DataSeen, *, with_list: bool) -> dict[str, object]:

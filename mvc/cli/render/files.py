@@ -279,9 +279,6 @@ def shape_change(one: TensorDiff | TensorCheck) -> str:
     return f"{shape_text(one.old_dtype or one.dtype, one.old_shape)} -> {shape}"
 
 
-_LETTERS = {"added": ("A", "green"), "removed": ("D", "red"), "modified": ("M", "yellow")}
-
-
 def node_fields(node: NodeDiff) -> dict[str, object]:
     """Return a node that differs for ``--json``."""
     changes = {
@@ -299,7 +296,7 @@ def node_rows(
     """Yield what differs in each node; ``most`` lines of code of one function, None for all."""
     yield out.style(f"pipeline: {count_text(len(nodes), 'node')} changed", "bold")
     for node in nodes:
-        letter, colour = _LETTERS[node.status]
+        letter, colour = LETTERS[node.status], _COLOURS[node.status]
         versions = [one[:8] for one in (node.old_version, node.new_version) if one is not None]
         text = f"{printable(node.name)}  {out.style(printable(' -> '.join(versions)), 'dim')}"
         yield f"  {out.style(letter, colour)} {text}{_reason(node)}"

@@ -33,6 +33,9 @@ WORDS = {
     "conflict": "undecided",
 }
 
+_SHOWN_FILES = 5
+_HEAD = ["", "elements", "changed", "by several", "opposed", "cosine"]
+
 
 def parse_choices(
     strategy: str | None,
@@ -135,10 +138,6 @@ def write_returned(out: Output, repo: Repo, verb: str, result: CheckoutResult) -
     """Write where one is after giving up."""
     out.line(f"The {verb} was given up: back at {commit_line(repo, out, result.commit)}")
     write_counts(out, result)
-
-
-_SHOWN_FILES = 5
-_HEAD = ["", "elements", "changed", "by several", "opposed", "cosine"]
 
 
 def preview_fields(preview: MergePreview) -> dict[str, object]:

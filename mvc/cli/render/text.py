@@ -34,6 +34,8 @@ _SMALLEST_NAME = 12
 _LEAST_NAME = 28
 _LEAST_PIECE = 6
 
+_NAMED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\a": "\\a"}
+
 
 def size_text(size_bytes: int) -> str:
     """Return a number of bytes: ``812 B``, ``3.1 GiB``, ``412 MiB``."""
@@ -146,9 +148,6 @@ def _quoted(sign: str) -> str:
     return "".join(f"\\{byte:03o}" for byte in sign.encode("utf-8", "surrogateescape"))
 
 
-_NAMED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\a": "\\a"}
-
-
 def cell_width(text: str) -> int:
     """Return how many terminal columns a text without colour codes takes."""
     if text.isascii():
@@ -192,6 +191,11 @@ def _cut_inside(text: str, width: int, head: int) -> str:
         return text
     head = max(min(head, width - 2), 0)
     return _take(text, head) + "…" + _take(text[::-1], width - 1 - head)[::-1]
+
+
+def bars(out: Output) -> str:
+    """Return signs of growing height that a stream can show."""
+    return BLOCKS if can_show(out, BLOCKS) else PLAIN
 
 
 def can_show(out: Output, text: str) -> bool:

@@ -88,16 +88,24 @@ def _explain(file: FileCheck) -> str:
 
 
 def _write_tensor_checks(out: Output, tensors: Sequence[TensorCheck]) -> None:
-    shown = tensors = in_layer_order(tensors)
-    if out.width is not None and len(tensors) > _ROWS_ON_TERMINAL:
-        shown = tensors[: _ROWS_ON_TERMINAL - 1]
+    tensors = in_layer_order(tensors)
+    shown = tensors[: _most_rows(out, len(tensors))]
     changes = [
         (_MARKS[one.status], "red", (printable(one.name), shape_change(one), _difference(one)))
         for one in shown
     ]
     out.lines(change_rows(out, changes, "<<<", spare=1))
-    if len(shown) < len(tensors):
-        out.line(out.style(f"  … and {len(tensors) - len(shown):,} more (--json has all)", "dim"))
+    _write_more(out, len(tensors) - len(shown))
+
+
+def _most_rows(out: Output, count: int) -> int:
+    fits = out.width is None or count <= _ROWS_ON_TERMINAL
+    return count if fits else _ROWS_ON_TERMINAL - 1
+
+
+def _write_more(out: Output, count: int) -> None:
+    if count:
+        out.line(out.style(f"  … and {count:,} more (--json has all)", "dim"))
 
 
 def _difference(tensor: TensorCheck) -> str:
@@ -298,15 +306,13 @@ def _write_modules(
 ) -> None:
     """Write the verdict on modules, and those that do not pass, in the order given."""
     _head(out, layer, found["passed"], modules_text(found, is_worst_first=is_worst_first))
-    shown = failed = [module for module in modules if not module["passed"]]
-    if out.width is not None and len(failed) > _ROWS_ON_TERMINAL:
-        shown = failed[: _ROWS_ON_TERMINAL - 1]
+    failed = [module for module in modules if not module["passed"]]
+    shown = failed[: _most_rows(out, len(failed))]
     rows = [("", "cosine", "relative L2", "largest |Δ|"), *map(_module_row, shown)]
     width = None if out.width is None else out.width - 2 * len(rows[0])
     if shown:
         out.lines(table_lines(out, rows, "<>>>", indent="  ", width=width))
-    if len(shown) < len(failed):
-        out.line(out.style(f"  … and {len(failed) - len(shown):,} more (--json has all)", "dim"))
+    _write_more(out, len(failed) - len(shown))
 
 
 def modules_text(found: Mapping[str, Any], *, is_worst_first: bool) -> str:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from mvc.cli.output import Output, printable
 from mvc.cli.render.text import (
     BLOCKS,
-    PLAIN,
-    can_show,
+    bars,
     cell_width,
     columns,
     count_text,
@@ -167,8 +166,7 @@ def _curve_lines(out: Output, view: RunView, width: int, rows: int) -> list[str]
     if not view.losses:
         return []
     chart = chart_of(view.losses, width - _LABEL_WIDTH - 1)
-    blocks = BLOCKS if can_show(out, BLOCKS) else PLAIN
-    lines = draw(chart, rows, blocks=blocks, style=out.style)
+    lines = draw(chart, rows, blocks=bars(out), style=out.style)
     labels = [""] * rows
     labels[-1], labels[0] = _label(chart.low), _label(chart.high)
     notes = [f"steps {view.losses[0][0]:,} to {view.losses[-1][0]:,}"]

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mvc.cli.output import Output, printable
-from mvc.cli.render.watch import PLAIN, chart_of, draw, frame_lines
+from mvc.cli.render.text import PLAIN
+from mvc.cli.render.watch import chart_of, draw, frame_lines
 from mvc.runs.records import RunAlarm, RunCommit, RunEvent, RunRollback, RunView
 from support.cli import plain
 
