@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from mvc.errors import CorruptionError, FormatError, NotFoundError, UsageError
 from mvc.history import object_formats as trees
 from mvc.history.git import GitHistory
-from mvc.history.object_formats import parse_commit, parse_identity, parse_tag
+from mvc.history.object_formats import parse_commit, parse_identity, parse_stamp, parse_tag
 from mvc.history.values import EMPTY_BLOB, Identity, Stamp, TreeEntry
+from support.cases import for_each
 from support.stockgit import WHO, at, git, git_or_none, write_commit
 
 FILE = 0o100644
@@ -321,3 +322,28 @@ def test_headers_that_mvc_does_not_write_are_passed_over():
     assert (info.author, info.author_time_s) == (Identity("A B", "a@b"), 123)
     assert (info.committer, info.commit_time_s) == (Identity("C", "c@d"), 456)
     assert (info.author_timezone_s, info.message) == (5400, "hello\n\nworld\n")
+    for line in (b"author X <x@y> 9 +0000", b"parent " + b"ef" * 20):  # only the first counts
+        again = parse_commit(EMPTY_BLOB, _COMMIT.replace(b"encoding latin-1", line))
+        assert (again.author, again.parents) == (info.author, info.parents)
+    assert parse_stamp(b"A <a@b> 7 --700") == (b"A <a@b>", 7, 25_200)  # as Git reads it
+
+
+@for_each(
+    ("old", "new"),
+    [
+        (b"tree ", b"three "),
+        (b"tree ", b" tree "),
+        (b"\nauthor ", b"\nmaker "),
+        (b"\ncommitter ", b"\nmaker "),
+        (b"B <a@b> 123", b"B <a@b 123"),
+        (b"123 +0130", b"12x +0130"),
+        (b"+0130", b"*0130"),
+        (b"+0130", b"+01x0"),
+        (b"cdcd", b"cdcg"),
+        (b"encoding latin-1", b"encoding"),
+    ],
+)
+def test_a_commit_with_a_damaged_header_is_refused(old, new):
+    assert old in _COMMIT
+    with pytest.raises(FormatError):
+        parse_commit(EMPTY_BLOB, _COMMIT.replace(old, new, 1))
