@@ -283,7 +283,8 @@ def examine(zygote, folder, name):
         go("back", spike=[_scale(name, NAN_AT)]),
     ])  # fmt: skip
     if killed.kind in ("UsageError", "UnsupportedError"):
-        return [f"refused: {one.error.partition(': ')[2]}" for one in (killed, back)]
+        lines = [run.error.partition("\n")[0] for run in (killed, back)]
+        return [f"refused: {line.partition(': ')[2]}" for line in lines]
     assert killed.killed, killed.error
     assert plain.error is None, plain.error
     has_ended = back.kind == "DivergedError"
