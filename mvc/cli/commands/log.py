@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mvc.cli.options import JSON, LIMIT, STAT, check_clashes, check_limit, choose_one
 from mvc.cli.output import Output, Shown, paged, pick, printable
 from mvc.cli.parameters import CommandUsageError, argument, arguments, flag, named, string, strings
-from mvc.cli.render.log import entry_fields, write_full, write_oneline
+from mvc.cli.render.log import entry_fields, write_full, write_health, write_oneline
 from mvc.cli.render.text import iso_date, short_id
 from mvc.cli.session import open_repo, split_revisions
 from mvc.history.revisions import split_range
@@ -143,8 +143,6 @@ def _write(
     metrics, decorate = options["metric"], options["decorate"]
     entries = [_shown(entry, metrics, decorate=decorate) for entry in entries]
     if options["health"]:
-        from mvc.cli.render.health import write_health
-
         write_health(out, entries)
     elif options["format"] is not None:
         from mvc.cli.render.log_format import format_entry

@@ -1,4 +1,4 @@
-"""Commits as text and as JSON."""
+"""Commits as text and as JSON: in full, a line each, or the health of their weights."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from mvc.cli.render.text import (
     iso_date,
     number_text,
     short_id,
+    table_lines,
     utc_date,
 )
+from mvc.workspace.health import overall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +30,11 @@ if TYPE_CHECKING:
 
     Parents = Mapping[str, Sequence[str]] | None
     Below = Callable[[LogEntry], Sequence[str]] | None
+    from collections.abc import Mapping, Sequence
+
+    from mvc.ids import GitId
+    from mvc.workspace.health import CheckpointHealth
+
 
 _LEAST_SUBJECT = 40
 _LEAST_CUT = 10
@@ -36,6 +43,11 @@ _HEALTHY = "healthy"
 _SHOWN_ABOVE = frozenset(
     {"Step", "Metric", "Meta", "Health", "Gate", "Replica-Check", "Replica-Dispute"}
 )
+
+_HEALTH_HEAD = ("commit", "step", "nan", "inf", "max", "norm", "change", "", "subject")
+_JUMP = 2.0
+"""By what factor a norm has to change, up or down, to be marked."""
+_MANY = 10.0
 
 
 def entry_fields(entry: LogEntry) -> dict[str, object]:
@@ -269,3 +281,33 @@ def _labelled(name: str, values: Sequence[float | None]) -> list[str]:
     return [
         f"{name} {text:>{size}}" if text else " " * (cell_width(name) + 1 + size) for text in texts
     ]
+
+
+def write_health(out: Output, entries: Sequence[LogEntry]) -> None:
+    """Write step, NaN, infinities, largest magnitude and norm of every commit that has them.
+
+    The change of the norm is to the first parent; ``!`` marks a jump, and what is not finite.
+    """
+    found = {entry.id: overall(entry.health) for entry in entries}
+    rows = [_HEALTH_HEAD, *(_health_row(entry, found) for entry in entries)]
+    for row, text in zip(rows, table_lines(out, rows, "<>>>>>><<"), strict=True):
+        line = text if out.width is None else cut_end(text, out.width)
+        styles = ["dim"] if row is _HEALTH_HEAD else ["red"] if row[-2] else []
+        out.line(out.style(line, *styles))
+
+
+def _health_row(entry: LogEntry, found: Mapping[GitId, CheckpointHealth | None]) -> tuple[str, ...]:
+    health = found[entry.id]
+    step = "" if entry.step is None else f"{entry.step:,}"
+    name, subject = short_id(entry.id), printable(entry.subject)
+    if health is None:
+        return (name, step, "", "", "", "", "", "", subject)
+    before = found.get(entry.info.parents[0]) if entry.info.parents else None
+    growth = None if before is None or not before.norm else health.norm / before.norm
+    is_jump = growth is not None and not 1 / _JUMP <= growth <= _JUMP
+    figures = (f"{health.nan:,}", f"{health.inf:,}", number_text(health.largest))
+    mark = "!" if is_jump or health.nan or health.inf else ""
+    change = ""
+    if growth is not None:
+        change = f"x {growth:.3g}" if growth >= _MANY else f"{100 * (growth - 1):+.2g} %"
+    return (name, step, *figures, number_text(health.norm), change, mark, subject)
