@@ -107,14 +107,6 @@ class TestTracking:
 
 
 class TestIgnored:
-    def test_naming_one_is_an_error_force_adds_it(self, repo, root):
-        write(root, ".mvcignore", text="*.tmp\n")
-        write(root, "a.tmp")
-        with pytest.raises(UsageError, match="ignored") as caught:
-            repo.add("a.tmp")
-        assert "`force`" in caught.value.hint
-        assert added(repo.add("a.tmp", force=True)) == ["a.tmp"]
-
     def test_tracked_files_are_never_ignored(self, repo, root):
         write(root, "a.tmp")
         repo.add(".")

@@ -69,19 +69,6 @@ def test_the_same_state_has_the_same_blobs(tmp_path, alone, topology, is_seen):
     assert loaded["model"]["tied"].data_ptr() == loaded["model"]["tiny"].data_ptr()
 
 
-@pytest.mark.parametrize("topology", list(TOPOLOGIES))
-def test_every_chunk_is_stored_once_by_the_ranks_together(tmp_path, alone, topology):
-    new_repo(tmp_path)
-    frozen = freeze_all(make_state(), topology, own=False)
-    _, stored = commit_frozen(open_all(tmp_path, len(frozen)), frozen, message="many")
-    manifests = [alone._context.manifests.read(blob) for blob in blobs_of(alone).values()]
-    chunks = [size for one in manifests for *_, size in one.sized_chunks()]
-    assert sum(one.counts.chunks for one in stored) == len(chunks)
-    assert sum(one.counts.plain_bytes for one in stored) == sum(chunks)
-    kept = sum(len(image) for image, _ in frozen)
-    assert kept < sum(chunks) + len(frozen) * 8192  # padding, and the text
-
-
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("how", [Replicate(), Shard(0), Shard(1)])
 def test_the_load_is_even(ranks, how):

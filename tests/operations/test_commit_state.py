@@ -8,10 +8,7 @@ import pytest
 from mvc import ConflictError, FormatError, UnsupportedError, UsageError
 from mvc.progress import reporting
 from support.opened_repo import write
-
-
-def codes(repo):
-    return {file.path: file.code for file in repo.status().files}
+from support.transitions import codes
 
 
 def array(value, count=300):

@@ -3,7 +3,6 @@
 import os
 import time
 
-import numpy as np
 import pytest
 
 from mvc import ConflictError, CorruptionError, Repo
@@ -12,7 +11,6 @@ from mvc.history.reachability import DAY_S, reachable_objects
 from mvc.operations.gc import gc, plan_gc
 from mvc.storage.local import LocalStorage
 from mvc.upkeep.sweep import upkeep_lock
-from support.damage import flip
 from support.kept_repo import WHO, build_kept, commit_step, load_exactly, make_old
 from support.releases import released_commits
 
@@ -212,28 +210,6 @@ class TestReleased:
         repo.upkeep.gc()
 
 
-class TestBases:
-    def test_a_little_garbage_whose_base_goes(self, root):
-        """Too little to write its pack anew for the space, but nobody could decode it any more."""
-        repo = Repo.init(root)
-        repo.identity = WHO
-        repo.set_config("mvc.chunkbytes", "16384")
-        rng = np.random.default_rng(4)
-        near = rng.standard_normal((80, 64)).astype(np.float32)
-        big = rng.standard_normal((500, 500)).astype(np.float32)
-        repo.commit_state({"w": near}, message="base", branch="doomed")
-        later = {"w": near * np.float32(1.0001), "big": big}
-        repo.commit_state(later, message="upon it", branch="doomed", delta=True)
-        repo.commit_state({"big": big}, message="stays")
-        repo.branches.delete("doomed", force=True)
-        plan = repo.upkeep.plan_gc(grace_s=0)
-        assert plan.sweep.rewritten_packs == 1
-        repo.upkeep.gc(plan)
-        report = repo.upkeep.fsck(data=True)
-        assert (report.problems, report.notices) == ((), ())
-        assert repo.load_state("HEAD", framework="numpy")["big"].tobytes() == big.tobytes()
-
-
 class TestDamage:
     def test_a_damaged_pack_stops_it(self, root, kept, repo):
         """Nothing is removed that a damaged pack might have to be mended with."""
@@ -249,16 +225,6 @@ class TestDamage:
             Repo.open(root).upkeep.gc(grace_s=0)
         assert "fsck" in caught.value.hint
         assert Repo.open(root)._context.store.packs() == before
-
-    def test_rot_is_not_carried_into_a_new_pack(self, root, kept, repo):
-        """Bytes of a record that changed on the disk: repack refuses and removes nothing."""
-        index = max(repo._context.store.copies().indexes, key=len)
-        pack = root / ".mvc" / "chunks" / "packs" / f"{index.pack}.pack"
-        flip(pack, int(index.offsets[0]) + 100)
-        before = repo._context.store.packs()
-        with pytest.raises(CorruptionError):
-            Repo.open(root).upkeep.repack()
-        assert before <= Repo.open(root)._context.store.packs()
 
 
 def test_writers_may_not_sweep(root, kept, repo):

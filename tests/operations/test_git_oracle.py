@@ -32,6 +32,7 @@ STATES = [
     for state in itertools.product(NOTHING + CONTENTS, repeat=4)
     if _is_canonical(state)
 ]
+assert len(STATES) == 52
 GIT_ENV = {
     "PATH": os.environ["PATH"],
     "HOME": "/nonexistent",
@@ -128,34 +129,6 @@ def _drop(root, states):
 
 def _conflicts_of_git(stderr):
     return {line.strip() for line in stderr.splitlines() if line.startswith("\t")}
-
-
-def test_the_states_are_what_their_names_say(template):
-    assert len(STATES) == 52
-    index = {}
-    for line in _git(template, "ls-files", "-s").stdout.splitlines():
-        meta, path = line.split("\t")
-        index[path] = meta.split()[1]
-    tree = {
-        branch: {
-            line.split("\t")[1]: line.split()[2]
-            for line in _git(template, "ls-tree", "-r", branch).stdout.splitlines()
-        }
-        for branch in ("main", "other")
-    }
-    blobs = {
-        content: subprocess.run(
-            ["git", "hash-object", "--stdin"], input=content, capture_output=True, text=True,
-            check=True, env=GIT_ENV,
-        ).stdout.strip()
-        for content in CONTENTS
-    }  # fmt: skip
-    for state in STATES:
-        path = _name(state)
-        places = (tree["main"].get(path), tree["other"].get(path), index.get(path))
-        assert places == tuple(blobs.get(content) for content in state[:3]), state
-        on_disk = (template / path).read_text() if (template / path).exists() else NOTHING
-        assert on_disk == state[3], state
 
 
 def _mvc_lets_pass(state):

@@ -105,21 +105,6 @@ class TestTorch:
         repo.conclude(rules=[("m.pt:__metadata__", how)])
         assert (root / "m.pt").read_bytes() == packed(state(epoch, emb=5, mid=5))
 
-    def test_moments_of_an_optimizer_are_never_averaged_unasked(self, saved, root):
-        def state(value):
-            moments = {0: {"step": torch.tensor(value), "exp_avg": torch.full((3,), value)}}
-            return {"w": torch.full((3,), value), "optimizer": {"state": moments}}
-
-        repo = saved(state(0.0), state(2.0), state(4.0))
-        result = repo.merge("side", strategy="linear")
-        assert [one.tensor for one in result.conflicts] == [
-            "optimizer.state.0.step", "optimizer.state.0.exp_avg",
-        ]  # fmt: skip
-        repo.conclude(rules=[("optimizer.*", "theirs")])
-        found = load(root)
-        assert found["w"][0] == 3
-        assert found["optimizer"]["state"][0]["exp_avg"][0] == 4
-
 
 class TestNumpy:
     @staticmethod

@@ -7,10 +7,7 @@ import pytest
 from mvc import ConflictError, CorruptionError, NotFoundError, Repo, UsageError
 from support.models import write_model
 from support.opened_repo import write
-
-
-def codes(repo):
-    return {file.path: file.code for file in repo.status().files}
+from support.transitions import codes
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from mvc import ConflictError, NotFoundError
 from support.models import digests
 from support.opened_repo import write
 from support.stockgit import git
+from support.transitions import codes
 
 
 def put(root, **changes):
@@ -130,10 +131,6 @@ def test_one_that_stock_git_made(work, root):
     assert (root / "notes").read_text().endswith("5\n")
     work.stash_apply(pop=True)
     assert (root / "notes").read_text().endswith("five\n")
-
-
-def codes(repo):
-    return {file.path: file.code for file in repo.status().files}
 
 
 def test_some_paths_only(work, root):
