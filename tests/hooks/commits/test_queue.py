@@ -25,21 +25,15 @@ def _assert_works(rig, state, step, parent):
     rig.assert_holds(state, report.commit)
 
 
-def test_killed_while_it_had_nothing_to_do(tmp_path):
+@pytest.mark.parametrize("is_ready", [False, True])
+def test_killed_while_it_had_nothing_to_do(tmp_path, is_ready):
     state = make_state()
     with Rig(tmp_path) as rig:
-        good = rig.commit(state, 1).commit
+        good = rig.commit(state, 1).commit if is_ready else None
         old = rig.pid
         rig.kill()
         _assert_works(rig, state, 2, good)
         assert rig.pid != old
-
-
-def test_killed_before_it_was_ready(tmp_path):
-    state = make_state()
-    with Rig(tmp_path) as rig:
-        rig.kill()
-        _assert_works(rig, state, 1, None)
 
 
 def test_killed_with_a_commit_in_its_hands(tmp_path, caplog):
