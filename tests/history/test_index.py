@@ -192,6 +192,13 @@ def sealed(whole, path):
     return body + hashlib.sha1(body).digest()
 
 
+@pytest.mark.parametrize("cut", [1, 5], ids=["its padding", "its path"])
+def test_a_last_entry_that_is_cut_off_is_refused(history, cut):
+    body = encode_index(Index({"abcdefg": entry_of(history, "abcdefg")}))[: -20 - cut]
+    with pytest.raises(FormatError, match="last entry is cut off"):
+        parse_index(body + hashlib.sha1(body).digest(), 0)
+
+
 def test_every_changed_byte_and_every_cut_is_noticed(history):
     write(history, entry_of(history, "a"), entry_of(history, "b", skip_worktree=True))
     path = history.git_dir / "index"

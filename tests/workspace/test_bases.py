@@ -31,6 +31,21 @@ class TestAutoMode:
         assert added[None] <= 1.01 * added[True]
         assert (added[None] < 0.6 * added[False]) == gains
 
+    def test_a_look_that_says_no_is_short(self, root, monkeypatch):
+        """Of weights that have nothing to do with the last ones a few bases are read, and only those."""
+        repo = Repo.init(root)
+        repo.set_config("mvc.chunkbytes", "16384")
+        rng = np.random.default_rng(8)
+        olds, news = (
+            {f"layer.{n}": rng.random((64, 64), np.float32) for n in range(60)} for _ in range(2)
+        )
+        repo.commit_state({"m": olds}, message="old", author=WHO)
+        reads = count_reads(monkeypatch)
+        repo.commit_state({"m": news}, message="new", author=WHO)
+        assert not (repo._context.store.copies().bases >= 0).any()
+        bodies = [size for key, size in reads if key.endswith(".pack")]
+        assert 0 < len(bodies) <= 60 // 20 + 3
+
     def test_a_look_is_taken_once(self, root, monkeypatch, whole_run):
         """Where the base is at hand, none is read from the store at all."""
         repo, _ = whole_run
