@@ -41,9 +41,9 @@ def check(history: GitHistory) -> Iterator[HistoryProblem]:
 
 
 def _check_objects(objects: ObjectStore) -> Iterator[HistoryProblem]:
-    for object_id in objects.iterate_loose():
+    for object_id in objects.loose.iterate():
         try:
-            objects.check_loose(object_id)
+            objects.loose.read(object_id)
         except MvcError as error:
             yield HistoryProblem("object-damaged", object_id, error.message)
     for name in objects.packs.names():

@@ -71,7 +71,7 @@ def find_loose(objects: ObjectStore, starts: Iterable[GitId]) -> list[GitId]:
 
 
 def _is_short(objects: ObjectStore, object_id: GitId) -> bool:
-    stat = fs.find_stat(objects.loose_path(object_id))
+    stat = fs.find_stat(objects.loose.path(object_id))
     return stat is not None and stat.is_regular and stat.size_bytes <= MAX_LOOSE_BYTES
 
 
@@ -98,7 +98,7 @@ def plan_gathering(
     young = find_recent(history, reachable, older_than_s=older_than_s)
     loose = [
         object_id
-        for object_id in objects.iterate_loose()
+        for object_id in objects.loose.iterate()
         if object_id in reachable and _is_short(objects, object_id)
     ]
     packs = list[str]()
@@ -142,7 +142,7 @@ def gather_objects(
     moved: list[GitId] = []
     for object_id in loose:
         with contextlib.suppress(CorruptionError):
-            objects.check_loose(object_id)
+            objects.loose.read(object_id)
             moved.append(object_id)
     wanted, gone = dict.fromkeys(moved), list[str]()
     for name in packs:
@@ -154,7 +154,7 @@ def gather_objects(
             gone.append(name)
     folder = objects.folder / "pack"
     if wanted:
-        files = [*map(objects.loose_path, moved), *(folder / f"{name}.pack" for name in gone)]
+        files = [*map(objects.loose.path, moved), *(folder / f"{name}.pack" for name in gone)]
         age_ns = max(path.stat().st_mtime_ns for path in files)
         path = write_pack(
             folder, len(wanted), ((object_id, *objects.read(object_id)) for object_id in wanted)
@@ -164,6 +164,6 @@ def gather_objects(
     fs.remove_file(*(folder / f"{name}.idx" for name in gone))
     fs.remove_file(*(folder / f"{name}.pack" for name in gone))
     for object_id in moved:  # those that come back after a loss of power are whole
-        path = objects.loose_path(object_id)
+        path = objects.loose.path(object_id)
         with translate_os_errors(f"remove {path}"):
             path.unlink(missing_ok=True)

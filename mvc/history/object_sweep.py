@@ -162,8 +162,8 @@ def _limit_ns(older_than_s: float) -> int:
 
 
 def _stat_loose(objects: ObjectStore) -> Iterator[tuple[GitId, fs.FileStat]]:
-    for object_id in objects.iterate_loose():
-        stat = fs.find_stat(objects.loose_path(object_id))
+    for object_id in objects.loose.iterate():
+        stat = fs.find_stat(objects.loose.path(object_id))
         if stat is not None and stat.is_regular:
             yield object_id, stat
 

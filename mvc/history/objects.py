@@ -1,6 +1,6 @@
 """Git objects on disk: bytes in, id out, hashed again whenever they come back.
 
-A new object is a file of its own, ``objects/ab/cdef…``: ``kind SP length NUL content``, deflated.
+A new object is a file of its own (``loose``).
 It is written under a temporary name that stock Git knows as garbage, synced, then renamed; so a
 file with an object's name is always whole. Its *name* becomes durable in ``sync``, one folder at a
 time for many objects: a process calls it before it moves a ref. An object that already exists
@@ -15,27 +15,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import threading
 import time
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mvc import fs
 from mvc.errors import CorruptionError, FormatError, StorageError, UsageError, translate_os_errors
-from mvc.history.object_formats import LEVEL, MAX_OBJECT_BYTES, parse_commit, parse_tree_object
+from mvc.history.loose import LooseObjects
+from mvc.history.object_formats import MAX_OBJECT_BYTES, parse_commit, parse_tree_object
 from mvc.history.packs import PackedObjects
 from mvc.history.translate import FSCK_HINT, translate_damage
-from mvc.ids import GitId, hash_git_object, is_git_id, is_hex_id
+from mvc.ids import GitId, hash_git_object
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mvc.history.values import CommitInfo
 
-_MAX_HEADER = 32
-_HEADER = re.compile(rb"(commit|tree|blob|tag) (0|[1-9][0-9]{0,12})\x00")
 _FRESH_S = 24 * 3600  # reused objects older than this are touched, so that no pruning takes them
 _MAX_SOUND = 65536
 _MAX_TRIES = 10
@@ -57,8 +55,8 @@ class ObjectStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.loose = LooseObjects(folder)
         self.packs = PackedObjects(folder)
-        self._prefix = f"{folder}{os.sep}"
         self._mutex = threading.Lock()
         self._unsynced_files: set[Path] = set()
         self._unsynced_folders: set[Path] = set()
@@ -113,11 +111,8 @@ class ObjectStore:
 
             folder = self.folder / "pack"
             with translate_damage(f"folder {folder}"):
-                write_pack(
-                    folder,
-                    len(objects),
-                    ((object_id, *objects[object_id]) for object_id in objects),
-                )
+                entries = ((object_id, *entry) for object_id, entry in objects.items())
+                write_pack(folder, len(objects), entries)
             self.packs.look_again()
         objects.clear()
         self._gathered.size_bytes = 0
@@ -126,15 +121,9 @@ class ObjectStore:
         return (self._gathered.objects or {}).get(object_id)
 
     def _write_loose(self, object_id: GitId, kind: str, data: bytes) -> None:
-        path = Path(self._path_text(object_id))
-        header = b"%s %d\x00" % (kind.encode(), len(data))
-        compressor = zlib.compressobj(LEVEL)
-        body = [compressor.compress(header), compressor.compress(data), compressor.flush()]
-        with translate_damage(f"folder {path.parent}"), self._new_file(path.parent) as file:
-            file.write(body)
-            file.publish(path, read_only=True, sync_folder=False)
+        folder = self.loose.write(object_id, kind, data)
         with self._mutex:
-            self._unsynced_folders.add(path.parent)
+            self._unsynced_folders.add(folder)
         self._mark_sound(object_id)
 
     def read(self, object_id: GitId) -> tuple[str, bytes]:
@@ -145,7 +134,7 @@ class ObjectStore:
         for _ in self._looks():
             loose: CorruptionError | None = None
             try:
-                entry = self._read_loose(object_id)
+                entry = self.loose.read(object_id)
             except CorruptionError as error:
                 loose = error  # a pack may hold a whole copy
             try:
@@ -175,7 +164,7 @@ class ObjectStore:
         if self._find_gathered(object_id) is not None:
             return True
         return any(
-            fs.find_stat(self._path_text(object_id)) is not None or self.packs.has(object_id)
+            self.loose.find_stat(object_id) is not None or self.packs.has(object_id)
             for _ in self._looks()
         )
 
@@ -184,43 +173,24 @@ class ObjectStore:
         gathered = self._find_gathered(object_id)
         if gathered is not None:
             return gathered[0], len(gathered[1])
-        start = self._inflate_start(object_id, _MAX_HEADER)
+        start = self.loose.read_start(object_id, 0) or self.packs.find_start(object_id, 0)
         if start is not None:
-            kind, size_bytes, _ = _parse_header(start, object_id)
-            return kind, size_bytes
-        packed = self.packs.find_start(object_id, 0)
-        if packed is not None:
-            return packed[:2]
+            return start[:2]
         return self.read_start(object_id, 0)[:2] if self.has(object_id) else None
 
     def read_start(self, object_id: GitId, count: int) -> tuple[str, int, bytes]:
         """Return (kind, length, first ``count`` bytes), inflating no more than that; not hashed."""
-        gathered = self._find_gathered(object_id) is not None
-        start = None if gathered else self._inflate_start(object_id, _MAX_HEADER + count)
-        if start is None:
-            packed = None if gathered else self.packs.find_start(object_id, count)
-            if packed is not None:
-                return packed
-            kind, data = self.read(object_id)
-            return kind, len(data), data[:count]
-        kind, size_bytes, header_bytes = _parse_header(start, object_id)
-        prefix = start[header_bytes : header_bytes + count]
-        if len(prefix) < min(count, size_bytes):
-            raise _damaged(object_id, "it ends too early")
-        return kind, size_bytes, prefix
+        if self._find_gathered(object_id) is None:
+            start = self.loose.read_start(object_id, count)
+            start = start or self.packs.find_start(object_id, count)
+            if start is not None:
+                return start
+        kind, data = self.read(object_id)
+        return kind, len(data), data[:count]
 
     def find_prefix(self, prefix: str) -> list[GitId]:
         """Return the ids that begin with these hex digits (two at least), sorted."""
-        loose = {name for name in _list_ids(self.folder / prefix[:2]) if name.startswith(prefix)}
-        return sorted(loose | self.packs.find_prefix(prefix))
-
-    def iterate_loose(self) -> Iterator[GitId]:
-        """Yield the ids of all objects that are files of their own."""
-        with translate_os_errors(f"list {self.folder}"):
-            names = sorted(os.listdir(self.folder))
-        for name in names:
-            if is_hex_id(name, 2):
-                yield from sorted(_list_ids(self.folder / name))
+        return sorted(self.loose.find_prefix(prefix) | self.packs.find_prefix(prefix))
 
     def sync(self) -> None:
         """Make every object written since the last call durable: bytes, names, folders.
@@ -255,14 +225,6 @@ class ObjectStore:
         """Take note that these objects are being removed: look at them again before relying on."""
         with self._mutex:
             self._sound.difference_update(object_ids)
-
-    def loose_path(self, object_id: GitId) -> Path:
-        """Return where an object is, or would be, a file of its own."""
-        return Path(self._path_text(object_id))
-
-    def check_loose(self, object_id: GitId) -> None:
-        """Read and hash one loose object."""
-        self._read_loose(object_id)
 
     def close(self) -> None:
         """Close the Git packs; they are opened again when they are needed."""
@@ -314,29 +276,15 @@ class ObjectStore:
         """Yield (name, mode, id) of one tree; raises as ``read_kind``."""
         return parse_tree_object(tree_id, self.read_kind(tree_id, "tree"))
 
-    def _path_text(self, object_id: GitId) -> str:
-        # Text, because a Path costs as much to make as a commit costs to read.
-        if not is_git_id(object_id):
-            raise UsageError(f"{object_id!r} is not an object id")
-        return f"{self._prefix}{object_id[:2]}{os.sep}{object_id[2:]}"
-
-    def _new_file(self, folder: Path) -> fs.DurableFile:
-        name = f"tmp_obj_{os.urandom(6).hex()}"  # stock Git prunes files of that name
-        for _ in range(_MAX_TRIES):
-            fs.make_dirs(folder, durable=False)
-            with contextlib.suppress(FileNotFoundError):  # a git gc removes empty folders
-                return fs.DurableFile(folder, mode=0o444, name=name)
-        raise StorageError(f"folder {folder} is removed again and again", hint="try again")
-
     def _is_sound(self, object_id: GitId) -> bool:
         """Return whether the object exists whole: a damaged one is written again, and so healed."""
-        is_loose = fs.find_stat(self._path_text(object_id)) is not None
+        is_loose = self.loose.find_stat(object_id) is not None
         try:
             if not is_loose and self.packs.find_path(object_id) is None:
                 return False
             if object_id in self._sound:
                 return True
-            entry = self._read_loose(object_id) if is_loose else self.packs.find(object_id)
+            entry = self.loose.read(object_id) if is_loose else self.packs.find(object_id)
         except CorruptionError:
             return False
         if entry is not None:
@@ -349,11 +297,10 @@ class ObjectStore:
         self._sound.add(object_id)
 
     def _reuse(self, object_id: GitId) -> None:
-        path = Path(self._path_text(object_id))
+        path = self.loose.path(object_id)
         stat = fs.find_stat(path)
-        if (
-            stat is None
-        ):  # the process that packed it has synced the bytes, perhaps not yet the names
+        if stat is None:
+            # The process that packed it has synced the bytes, perhaps not yet the names.
             path = self.packs.find_path(object_id) or path
             stat = fs.find_stat(path)
         if stat is None:
@@ -365,67 +312,3 @@ class ObjectStore:
             if path.suffix != ".pack":
                 self._unsynced_files.add(path)
             self._unsynced_folders.add(path.parent)
-
-    def _read_loose(self, object_id: GitId) -> tuple[str, bytes] | None:
-        raw = self._read_file(object_id, MAX_OBJECT_BYTES + MAX_OBJECT_BYTES // 1024)
-        if raw is None:
-            return None
-        with translate_damage(f"object {object_id}"):
-            inflater = zlib.decompressobj()
-            start = inflater.decompress(raw, _MAX_HEADER)
-            kind, size_bytes, header_bytes = _parse_header(start, object_id)
-            # One byte more than announced, so that a longer content is seen and not cut.
-            rest = inflater.decompress(
-                inflater.unconsumed_tail, max(1, size_bytes - len(start) + header_bytes + 1)
-            )
-        data = start[header_bytes:] + rest
-        if len(data) != size_bytes or not inflater.eof or inflater.unused_data:
-            raise _damaged(object_id, "its length is not the one its header announces")
-        if hash_git_object(kind, data) != object_id:
-            raise _damaged(object_id, "its bytes hash to another id")
-        return kind, data
-
-    def _inflate_start(self, object_id: GitId, count: int) -> bytes | None:
-        raw = self._read_file(object_id, None, count + count // 64 + 1024)
-        if raw is None:
-            return None
-        with translate_damage(f"object {object_id}"):
-            return zlib.decompressobj().decompress(raw, count)
-
-    def _read_file(
-        self, object_id: GitId, limit_bytes: int | None, count: int = -1
-    ) -> bytes | None:
-        path = self._path_text(object_id)
-        with translate_damage(f"object {object_id}"):
-            try:
-                with fs.open_file(path) as file:
-                    size_bytes = os.fstat(file.fileno()).st_size
-                    if limit_bytes is not None and size_bytes > limit_bytes:
-                        raise _damaged(object_id, f"a Git object cannot have {size_bytes:,} bytes")
-                    return file.read(count)
-            except FileNotFoundError:
-                return None
-
-
-def _parse_header(start: bytes, object_id: GitId) -> tuple[str, int, int]:
-    match = _HEADER.match(start)
-    if match is None:
-        raise _damaged(object_id, "not a valid Git header")
-    size_bytes = int(match[2])
-    if size_bytes > MAX_OBJECT_BYTES:
-        raise _damaged(object_id, f"it announces {size_bytes:,} bytes")
-    return match[1].decode(), size_bytes, match.end()
-
-
-def _damaged(object_id: GitId, detail: str) -> CorruptionError:
-    return CorruptionError(f"object {object_id} is damaged: {detail}", hint=FSCK_HINT)
-
-
-def _list_ids(folder: Path) -> list[GitId]:
-    with translate_os_errors(f"list {folder}"):
-        try:
-            names = os.listdir(folder)
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-    whole = (folder.name + name for name in names)
-    return [GitId(name) for name in whole if is_git_id(name)]

@@ -147,7 +147,7 @@ def reachable_objects(history: GitHistory, *, expiry: ReflogExpiry | None = None
     blobs = (blob for _, blob in history.read_index().blobs())
     pending = [(object_id, "") for object_id in find_roots(history, notes=True, expiry=expiry)]
     pending += [(object_id, "blob") for object_id in blobs]
-    loose = set(objects.iterate_loose())
+    loose = set(objects.loose.iterate())
     seen: set[GitId] = set()
     while pending:
         object_id, wanted = pending.pop()

@@ -40,11 +40,11 @@ def set_broken_aside(context: Context) -> Iterator[str]:
             for file in sorted(path.parent.glob(f"{name}.*")):
                 set_aside(git_dir, file)
         yield f"Git pack {name}: damaged, now in damaged; of its objects {kept:,} were saved"
-    for object_id in objects.iterate_loose():
+    for object_id in objects.loose.iterate():
         try:
-            objects.check_loose(object_id)
+            objects.loose.read(object_id)
         except FormatError:
-            yield f"object {object_id}: damaged, {set_aside(git_dir, objects.loose_path(object_id))}"
+            yield f"object {object_id}: damaged, {set_aside(git_dir, objects.loose.path(object_id))}"
     objects.close()
 
 

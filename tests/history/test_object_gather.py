@@ -42,7 +42,7 @@ def commit(history, text, *, branch="main", data=None):
 
 
 def loose_of(history):
-    return set(history.objects.iterate_loose())
+    return set(history.objects.loose.iterate())
 
 
 def gather(history, tip, packs=(), kept=None):
@@ -84,14 +84,14 @@ def test_of_very_many_the_oldest_stay(history, monkeypatch):
     reachable = reachable_objects(history)
     gather(history, tip)
     assert len(loose_of(history)) == 12
-    assert not history.objects.loose_path(tip).exists()
+    assert not history.objects.loose.path(tip).exists()
     assert find_loose(history.objects, [tip]) == []
     check(history, reachable)
 
 
 def test_a_damaged_commit_ends_the_look(history):
     first, second = commit(history, "one"), commit(history, "two")
-    path = history.objects.loose_path(first)
+    path = history.objects.loose.path(first)
     spoil(path, b"nothing")
     gather(history, second)
     assert len(loose_of(history)) == 4
@@ -139,7 +139,7 @@ def test_packs_that_git_has_marked_are_its_own(history, monkeypatch, mark):
 def test_a_damaged_object_stays_where_it_is(history):
     tip = [commit(history, f"{number}") for number in range(3)][-1]
     (blob,) = [entry.blob for entry in history.read_tree(tip).values()]
-    path = history.objects.loose_path(blob)
+    path = history.objects.loose.path(blob)
     spoil(path, path.read_bytes()[:-4] + b"....")
     gather(history, tip)
     assert loose_of(history) == {blob}

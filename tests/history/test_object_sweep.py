@@ -41,7 +41,7 @@ def age_all(history, days):
 
 
 def loose_ids(history):
-    return set(history.objects.iterate_loose())
+    return set(history.objects.loose.iterate())
 
 
 def forget_logs(history):

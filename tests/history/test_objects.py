@@ -163,18 +163,18 @@ def test_many_objects_of_a_command_become_one_pack(history, monkeypatch):
     monkeypatch.setattr(os, "fsync", synced.append)
     with history.gathering():
         blobs = write_many(history, 2000)
-        assert list(history.objects.iterate_loose()) == packs_of(history) == []
+        assert list(history.objects.loose.iterate()) == packs_of(history) == []
         assert write_many(history, 2000) == blobs
         history.sync_objects()
         assert len(synced) == 4
         assert len(packs_of(history)) == 1
-    assert list(history.objects.iterate_loose()) == []
+    assert list(history.objects.loose.iterate()) == []
     for opened in (history, GitHistory.open(history.git_dir)):
         assert all(opened.read_blob(blob) == content for blob, content in blobs.items())
     git(history.git_dir, "fsck", "--strict", "--full")
     assert list(check(history)) == []
     assert write_many(GitHistory.open(history.git_dir), 2000) == blobs
-    assert list(history.objects.iterate_loose()) == []
+    assert list(history.objects.loose.iterate()) == []
 
 
 def test_few_objects_stay_files_of_their_own_and_large_ones_are_not_held(history):
@@ -229,7 +229,7 @@ def test_after_ctrl_c_what_was_gathered_stays(history):
     opened = GitHistory.open(history.git_dir)
     assert all(opened.read_blob(blob) == content for blob, content in blobs.items())
     assert write_many(opened) == blobs
-    assert list(history.objects.iterate_loose()) == []
+    assert list(history.objects.loose.iterate()) == []
 
 
 def test_old_packs_are_young_again_once_their_objects_are_used(history):

@@ -165,7 +165,7 @@ def test_hostile_packs_are_refused(other, tmp_path, count, body):
     path.write_bytes(data)
     with pytest.raises(FormatError):
         receive_packs(other.objects, {name: path})
-    assert list(other.objects.iterate_loose()) == []
+    assert list(other.objects.loose.iterate()) == []
     assert other.objects.packs.names() == []
 
 

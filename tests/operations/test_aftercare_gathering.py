@@ -55,7 +55,7 @@ def test_packs_stay_few_without_any_option(repo):
     assert seen[:GATHER_PACKS] == [*range(1, GATHER_PACKS), 1]
     assert max(seen) < GATHER_PACKS
     assert seen[-1] == seen[-1 - GATHER_PACKS + 1]
-    loose = list(repo._context.history.objects.iterate_loose())
+    loose = list(repo._context.history.objects.loose.iterate())
     assert len(loose) < 350 < 4 * count
     check_numbers(repo, range(count))
     git(repo.git_dir, "fsck", "--strict")
@@ -143,7 +143,7 @@ def test_health_marks_are_gathered_too(repo, monkeypatch):
     for number in range(6):
         repo.runs.mark_healthy(repo.resolve("HEAD")) if number else None
         commit_numbers(repo, [number])
-    assert not list(repo._context.history.objects.iterate_loose())
+    assert not list(repo._context.history.objects.loose.iterate())
     assert len(repo.runs.healthy()) == 5
     git(repo.git_dir, "fsck", "--strict")
 
