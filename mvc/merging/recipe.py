@@ -9,26 +9,22 @@ from __future__ import annotations
 
 import difflib
 import math
-import reprlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from mvc.errors import FormatError, UnsupportedError
+from mvc.merging.recipe_yaml import load_yaml, show
 from mvc.numbers.merge_methods.table import METHODS, get_method
 
 if TYPE_CHECKING:
     from mvc.numbers.merge_methods.method import Value
 
-MAX_RECIPE_CHARACTERS = 2**18
 _MAX_ITEMS = 100_000  # of all lists together: YAML may name one list many times
 MAX_LAYERS = 10_000
-_MAX_DIGITS = 60
 _MAX_NAME = 4096
-_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-_MERGE_KEY = "tag:yaml.org,2002:merge"
 
 DTYPES = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"}
 _NO_MODULES = "mvc has no table of architectures; merge the checkpoint of each module on its own"
@@ -146,56 +142,6 @@ def parse_recipe(text: str) -> Recipe:
     return _Parser(text).parse()
 
 
-def _load(text: str) -> object:
-    import yaml  # noqa: PLC0415  only recipes need it
-
-    if len(text) > MAX_RECIPE_CHARACTERS:
-        limit = f"{MAX_RECIPE_CHARACTERS:,} are the limit"
-        raise FormatError(f"recipe has {len(text):,} characters; {limit}")
-    try:
-        loader = yaml.SafeLoader(text)
-        root = loader.get_single_node()
-        _check_nodes(root)
-        found = None if root is None else loader.construct_document(root)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        first = str(error).splitlines()[0] if str(error) else "nested too deeply"
-        mark = getattr(error, "problem_mark", None)
-        where = "" if mark is None else f" in line {mark.line + 1}"
-        problem = getattr(error, "problem", None) or first
-        if problem == "but found another document":
-            raise FormatError(
-                "file holds several recipes", hint="put each recipe into its own file"
-            ) from None
-        raise FormatError(f"recipe is not valid YAML{where}: {problem}") from None
-    if found is None:
-        raise FormatError("recipe is empty")
-    return found
-
-
-def _check_nodes(root: Any) -> None:
-    """Check what YAML would take: of a key that is there twice the last, and numbers of any length."""
-    nodes, seen = [root], set[int]()
-    while nodes:
-        node = nodes.pop()
-        if id(node) in seen or node is None:
-            continue
-        seen.add(id(node))
-        if node.id == "scalar":
-            if node.tag in _NUMBERS and len(node.value) > _MAX_DIGITS:
-                raise FormatError(f"recipe has a number of {len(node.value):,} digits")
-            continue
-        is_mapping = node.id == "mapping"
-        nodes += [value for _, value in node.value] if is_mapping else node.value
-        keys = [key for key, _ in node.value] if is_mapping else []
-        if any(key.tag == _MERGE_KEY for key in keys):  # a few make a mapping of any size
-            raise UnsupportedError("recipe has a merge key (<<)", hint="write the parameters out")
-        names = Counter(key.value for key in keys if key.id == "scalar")
-        for key, count in names.items():
-            if count > 1 and key != "tokenizer_source":  # which an option adds to a recipe
-                line = node.start_mark.line + 1
-                raise FormatError(f"recipe gives {_show(key)} twice in the entry of line {line}")
-
-
 class _Parser:
     """Checks a recipe from the top down and names the place of each error."""
 
@@ -206,7 +152,7 @@ class _Parser:
         self._method = ""
 
     def parse(self) -> Recipe:
-        top = self._mapping(_load(self._text), "recipe")
+        top = self._mapping(load_yaml(self._text), "recipe")
         self._check_keys(top, _KEYS, "recipe")
         method = top.get("merge_method")
         if not isinstance(method, str):
@@ -230,19 +176,13 @@ class _Parser:
         if (top.get("models") is None) is (top.get("slices") is None):
             raise FormatError("recipe needs either models or slices")
         if top.get("models") is not None:
-            named = self._list(top["models"], "models")
-            sources = tuple(
-                self._source(one, f"models[{number}]", with_layers=False)
-                for number, one in enumerate(named)
-            )
+            named = self._each(top["models"], "models")
+            sources = tuple(self._source(*model, with_layers=False) for model in named)
             [(model, count)] = Counter(source.model for source in sources).most_common(1)
             if count > 1:
                 raise FormatError(f"models names {model!r} twice")
             return (RecipeSlice(sources, base, {}),)
-        slices = tuple(
-            self._slice(one, f"slices[{number}]", base)
-            for number, one in enumerate(self._list(top["slices"], "slices"))
-        )
+        slices = tuple(self._slice(*part, base) for part in self._each(top["slices"], "slices"))
         if sum(len(part.sources[0].layers or ()) for part in slices) > MAX_LAYERS:
             raise FormatError(f"slices have more than {MAX_LAYERS:,} layers")
         return slices
@@ -250,10 +190,8 @@ class _Parser:
     def _slice(self, found: object, place: str, base: str | None) -> RecipeSlice:
         given = self._mapping(found, place)
         self._check_keys(given, ("sources", "base_model", "parameters"), place)
-        sources = tuple(
-            self._source(one, f"{place}.sources[{number}]", with_layers=True)
-            for number, one in enumerate(self._list(given.get("sources"), f"{place}.sources"))
-        )
+        named = self._each(given.get("sources"), f"{place}.sources")
+        sources = tuple(self._source(*source, with_layers=True) for source in named)
         if len({len(source.layers) for source in sources if source.layers}) > 1:
             raise FormatError(f"sources of {place} have different numbers of layers")
         own = given.get("base_model")
@@ -275,7 +213,7 @@ class _Parser:
                     layers = range(start, end)
                 case other:
                     raise FormatError(
-                        f"layer_range of {place} must be [first, end], not {_show(other)}"
+                        f"layer_range of {place} must be [first, end], not {show(other)}"
                     )
         settings = self._settings(given, place)
         for parameter in get_method(self._method).parameters:
@@ -290,7 +228,7 @@ class _Parser:
         if isinstance(found, dict):
             found = found.get("path", found.get("model"))
         if not isinstance(found, str) or not 0 < len(found) <= _MAX_NAME:
-            raise FormatError(f"{place} must be a revision or a file, not {_show(found)}")
+            raise FormatError(f"{place} must be a revision or a file, not {show(found)}")
         if "+" in found:
             raise UnsupportedError(
                 f"{place} puts an adapter on a model: {found!r:.100}", hint=_UNSUPPORTED["lora"]
@@ -309,7 +247,7 @@ class _Parser:
         for name, value in self._mapping(found, f"parameters of {place}").items():
             if name not in everywhere:
                 raise FormatError(
-                    f"parameters of {place} have an unknown name: {_show(name)}",
+                    f"parameters of {place} have an unknown name: {show(name)}",
                     hint=_suggest(name, sorted(known)),
                 )
             if name in known:
@@ -331,7 +269,7 @@ class _Parser:
         self._check_keys(given, ("filter", "value"), place)
         chosen = given.get("filter")
         if chosen is not None and not isinstance(chosen, str):
-            raise FormatError(f"filter for {place} must be text, not {_show(chosen)}")
+            raise FormatError(f"filter for {place} must be text, not {show(chosen)}")
         if "value" not in given:
             raise FormatError(f"a condition for {place} has no value")
         return FilteredValue(chosen, self._value(given["value"], place))
@@ -349,7 +287,7 @@ class _Parser:
             name = top.get(key)
             if name is not None and not (isinstance(name, str) and name in DTYPES):
                 raise FormatError(
-                    f"{key} {_show(name)} is not a supported dtype ({', '.join(DTYPES)})"
+                    f"{key} {show(name)} is not a supported dtype ({', '.join(DTYPES)})"
                 )
         name = top.get("out_dtype") or top.get("dtype")
         return None if name is None else DTYPES[str(name)]
@@ -371,20 +309,21 @@ class _Parser:
         self._check_keys(given, ("source", "pad_to_multiple_of", "tokens"), "tokenizer")
         multiple = given.get("pad_to_multiple_of") or 1
         if type(multiple) is not int or not 1 <= multiple <= _MAX_ITEMS:
-            raise FormatError(f"pad_to_multiple_of must be a whole number, not {_show(multiple)}")
+            raise FormatError(f"pad_to_multiple_of must be a whole number, not {show(multiple)}")
         return TokenizerChoice(self._model(given.get("source", "union"), "tokenizer"), multiple)
 
     def _mapping(self, found: object, place: str) -> dict[str, object]:
         if not isinstance(found, dict):
-            raise FormatError(f"{place} must map names to values, not {_show(found)}")
+            raise FormatError(f"{place} must map names to values, not {show(found)}")
         self._count(found)
         return found
 
-    def _list(self, found: object, place: str) -> list[object]:
+    def _each(self, found: object, place: str) -> list[tuple[object, str]]:
+        """Return the items of a list, each with the name of its place."""
         if not isinstance(found, list) or not found:
             raise FormatError(f"{place} must be a non-empty list")
         self._count(found)
-        return found
+        return [(item, f"{place}[{number}]") for number, item in enumerate(found)]
 
     def _count(self, found: Iterable[object]) -> None:
         self._items += sum(1 for _ in found)
@@ -400,7 +339,7 @@ class _Parser:
                     f"{place} has {key!r}, which mvc does not support", hint=_UNSUPPORTED[key]
                 )
             raise FormatError(
-                f"{place} has an unknown key: {_show(key)}", hint=_suggest(str(key), known)
+                f"{place} has an unknown key: {show(key)}", hint=_suggest(str(key), known)
             )
 
 
@@ -411,12 +350,7 @@ def _scalar(found: object, place: str) -> Value:
             found = float(found)
     if isinstance(found, bool | int) or (isinstance(found, float) and math.isfinite(found)):
         return found
-    raise FormatError(f"{place} must be a number, true or false, not {_show(found)}")
-
-
-def _show(found: object) -> str:
-    """Return the beginning of a value in words; an alias may make one of any size."""
-    return reprlib.repr(found)[:60]
+    raise FormatError(f"{place} must be a number, true or false, not {show(found)}")
 
 
 def _suggest(name: str, known: Sequence[str]) -> str:
