@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mvc.errors import FormatError, MvcError
-from mvc.history.paths import decode_path, find_path_fault
+from mvc.history.names import HEADS, decode_path, find_path_fault
 from mvc.history.reachability import SUBMODULE, links_of
-from mvc.history.refnames import HEADS
 from mvc.history.refs import HEAD, RefStore
 from mvc.history.values import HistoryProblem
 

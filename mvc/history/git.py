@@ -26,6 +26,7 @@ from mvc.errors import (
 )
 from mvc.history.config import RepositoryConfig, encode_config, last_value
 from mvc.history.locks import SweepLock, hide_from_git
+from mvc.history.names import HEADS, NOTES, TAGS, branch_ref, check_ref_name, tag_ref
 from mvc.history.object_formats import (
     encode_commit,
     encode_tag,
@@ -35,7 +36,6 @@ from mvc.history.object_formats import (
 )
 from mvc.history.objects import ObjectStore
 from mvc.history.reflogs import Reason
-from mvc.history.refnames import HEADS, NOTES, TAGS, branch_ref, check_ref_name, tag_ref
 from mvc.history.refs import HEAD, RefStore
 from mvc.history.revisions import Revisions
 from mvc.history.values import SWITCH_TEXT, CommitInfo, Index, Stamp, TreeEntry

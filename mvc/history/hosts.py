@@ -32,7 +32,7 @@ from mvc.errors import (
 from mvc.history.git_pack import NUMBERS
 from mvc.history.host_clients import Meter, find_logins, make_client, report_login
 from mvc.history.host_urls import GitUrl, parse_git_url
-from mvc.history.refnames import HEADS, is_ref_name
+from mvc.history.names import HEADS, is_ref_name
 from mvc.ids import GitId, is_git_id
 from mvc.storage.urls import LOOPBACK
 

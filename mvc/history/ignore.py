@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from mvc import fs
 from mvc.errors import FormatError, UnsupportedError
-from mvc.history.paths import encode_path
+from mvc.history.names import encode_path
 from mvc.sources import FileSource, read_bytes
 
 if TYPE_CHECKING:

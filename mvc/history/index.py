@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mvc.errors import CorruptionError, UnsupportedError, UsageError
 from mvc.fs import open_file
 from mvc.history.locks import git_lock
-from mvc.history.paths import decode_path, encode_path, find_path_fault, folders_of
+from mvc.history.names import decode_path, encode_path, find_path_fault, folders_of
 from mvc.history.translate import translate_damage
 from mvc.history.values import FILE_MODES, Index, IndexEntry, TreeEntry, clean_mode, stored_size
 from mvc.ids import GitId

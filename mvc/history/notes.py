@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from mvc.errors import UsageError
+from mvc.history.names import NOTES, check_ref_name
 from mvc.history.object_formats import MODE_TREE, encode_folder
-from mvc.history.refnames import NOTES, check_ref_name
 from mvc.history.values import MODE_FILE, Stamp, TreeEntry
 from mvc.ids import GitId, is_git_id
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from mvc.errors import CorruptionError, FormatError, UsageError
-from mvc.history.paths import MAX_PATH_BYTES, decode_path, encode_path, find_path_fault
+from mvc.history.names import MAX_PATH_BYTES, decode_path, encode_path, find_path_fault
 from mvc.history.translate import FSCK_HINT, translate_damage
 from mvc.history.values import FILE_MODES, CommitInfo, Identity, Stamp, TreeEntry, clean_mode
 from mvc.ids import GitId, is_git_id

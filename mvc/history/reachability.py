@@ -19,10 +19,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mvc.errors import CorruptionError
+from mvc.history.names import NOTES, decode_path
 from mvc.history.object_formats import parse_tag, parse_tree_object
-from mvc.history.paths import decode_path
 from mvc.history.reflogs import find_entry, sound_entries
-from mvc.history.refnames import NOTES
 from mvc.history.refs import HEAD, RefStore
 from mvc.history.translate import FSCK_HINT
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from mvc import fs
 from mvc.errors import ConflictError, CorruptionError, NotFoundError
 from mvc.history.locks import RepositoryLock, git_lock
+from mvc.history.names import HEADS, branch_ref, check_ref_name, is_ref_name, is_top_name
 from mvc.history.reflogs import Reason, Reflogs, find_entry, remove_empty_folders
-from mvc.history.refnames import HEADS, branch_ref, check_ref_name, is_ref_name, is_top_name
 from mvc.history.translate import translate_damage
 from mvc.history.values import Head
 from mvc.ids import GitId, is_git_id

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mvc.errors import UsageError
 from mvc.history.config import Config, last_value
-from mvc.history.refnames import HEADS, REMOTES, TAGS, is_ref_name
+from mvc.history.names import HEADS, REMOTES, TAGS, is_ref_name
 
 _HINT = 'write it as "main", "main:other", "+main" to force, or ":other" to delete'
 

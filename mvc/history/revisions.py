@@ -21,8 +21,8 @@ import re
 from typing import TYPE_CHECKING
 
 from mvc.errors import CorruptionError, NotFoundError
+from mvc.history.names import HEADS, REMOTES, TAGS, expand_name, is_ref_name
 from mvc.history.object_formats import parse_tag
-from mvc.history.refnames import HEADS, REMOTES, TAGS, expand_name, is_ref_name
 from mvc.ids import GitId, is_git_id
 
 if TYPE_CHECKING:

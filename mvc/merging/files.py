@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
 from mvc.errors import ConflictError
-from mvc.history.paths import folders_of
+from mvc.history.names import folders_of
 from mvc.history.values import EMPTY_BLOB, MODE_FILE, MODE_SYMLINK, Stages, TreeEntry
 from mvc.merging.checkpoint import CheckpointMerge, merge_checkpoint
 from mvc.merging.likeness import make_likeness

@@ -18,7 +18,7 @@ from mvc.chunkstore.values import WriteCounts
 from mvc.errors import FormatError, NotFoundError, UsageError
 from mvc.fs import FileStat, RealFolders
 from mvc.history.ignore import IgnoreRules
-from mvc.history.paths import find_path_fault
+from mvc.history.names import find_path_fault
 from mvc.progress import announce
 from mvc.sources import FileSource, read_bytes
 from mvc.workspace.context import Context, holds_sweep_lock

@@ -31,13 +31,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mvc.chunkstore.listing import find_crowd
 from mvc.errors import MvcError
 from mvc.history.config import is_true
+from mvc.history.names import NOTES
 from mvc.history.object_gather import (
     find_loose,
     find_short_packs,
     gather_objects,
     has_many_loose,
 )
-from mvc.history.refnames import NOTES
 from mvc.workspace.commits import CommitResult, summarise
 from mvc.workspace.context import STORE, Context
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
-from mvc.history.refnames import HEADS, REMOTES, TAGS, branch_ref, tag_ref
+from mvc.history.names import HEADS, REMOTES, TAGS, branch_ref, tag_ref
 from mvc.remotes.tracking import find_upstream, follow, set_upstream, unset_upstream
 from mvc.workspace.context import Context, holds_sweep_lock
 from mvc.workspace.recovery import recover

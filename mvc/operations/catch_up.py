@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError
+from mvc.history.names import HEADS, REMOTES
 from mvc.history.notes import read_notes
-from mvc.history.refnames import HEADS, REMOTES
 from mvc.operations.commit_state import find_place
 from mvc.operations.fetch import fetch
 from mvc.operations.send_share import bring_commit, follow_store, open_common

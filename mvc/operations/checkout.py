@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
-from mvc.history.refnames import HEADS, branch_ref
+from mvc.history.names import HEADS, branch_ref
 from mvc.history.values import SWITCH_TEXT, Head
 from mvc.remotes.tracking import find_namesake, follow
 from mvc.workspace.checkout_plan import CheckoutPlan, CheckoutResult, execute, plan_move

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mvc import fs
 from mvc.errors import ConflictError, NotFoundError, StorageError, UsageError
 from mvc.history.host_urls import GitUrl
-from mvc.history.refnames import HEADS, REMOTES
+from mvc.history.names import HEADS, REMOTES
 from mvc.operations.checkout import checkout_revision
 from mvc.operations.fetch import FetchResult, check_depth, fetch
 from mvc.remotes.remote import open_remote

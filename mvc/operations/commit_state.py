@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, UsageError
 from mvc.formats.manifest_lines import encode_manifest
-from mvc.history.paths import find_path_fault
-from mvc.history.refnames import HEADS, branch_ref
+from mvc.history.names import HEADS, branch_ref, find_path_fault
 from mvc.history.values import MODE_FILE, Head, Identity, Index, Stamp, TreeEntry
 from mvc.operations.aftercare import keeps_up
 from mvc.sources import read_bytes

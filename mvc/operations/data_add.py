@@ -16,7 +16,7 @@ from mvc.errors import (
     translate_os_errors,
 )
 from mvc.fs import make_dirs, write_durable
-from mvc.history.paths import find_path_fault
+from mvc.history.names import find_path_fault
 from mvc.operations.add import add
 from mvc.operations.data_places import change_rules, make_rule, open_cache, open_root, stage_rules
 from mvc.progress import announce

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from mvc.errors import FormatError, NotFoundError, UsageError
 from mvc.fs import remove_file, write_durable
 from mvc.history.ignore import IGNORE_NAME
-from mvc.history.paths import encode_path
+from mvc.history.names import encode_path
 from mvc.operations.add import add
 from mvc.shards.checking import Level, MapReport, check_shards
 from mvc.shards.hashing import STAT_CACHE_NAME, StatCache

@@ -23,7 +23,7 @@ import numpy as np
 
 from mvc.errors import UsageError
 from mvc.fs import folder_bytes
-from mvc.history.refnames import HEADS, TAGS
+from mvc.history.names import HEADS, TAGS
 from mvc.upkeep.holdings import KeptContent, ManifestContent, Needs, Owners, Totals, Union
 from mvc.upkeep.versions import reach
 from mvc.workspace.ranges import list_commits

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mvc import fs
 from mvc.errors import ConflictError, FormatError, NotFoundError, UsageError
-from mvc.history.refnames import HEADS, TAGS
+from mvc.history.names import HEADS, TAGS
 from mvc.history.refspecs import Refspec, find_tracked, map_first, parse_refspec
 from mvc.history.shallow import write_shallow
 from mvc.remotes.content import bring_content

@@ -19,7 +19,7 @@ from mvc.chunkstore.reader import ChunkReader
 from mvc.chunkstore.values import StoreProblem
 from mvc.errors import ConflictError, FormatError, MvcError, StorageError, UsageError
 from mvc.history.check import check
-from mvc.history.refnames import HEADS
+from mvc.history.names import HEADS
 from mvc.operations.fsck import FsckReport, Problem, Reachable, fsck, store_problem
 from mvc.progress import announce, report
 from mvc.remotes.content import receive_content

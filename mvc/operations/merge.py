@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from mvc.checkpoints.safetensors import METADATA_KEY
 from mvc.errors import ConflictError, UsageError
-from mvc.history.refnames import HEADS, REMOTES, TAGS
+from mvc.history.names import HEADS, REMOTES, TAGS
 from mvc.merging.files import Conflict, FileMerge, Sides, plan_files
 from mvc.merging.strategies import MergeChoices, make_choices
 from mvc.merging.trees import MergedTree, find_base, write_merge

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
 from mvc.fs import fsync_dir, make_dirs, remove_empty_dirs, replace_staged
-from mvc.history.paths import find_path_fault
+from mvc.history.names import find_path_fault
 from mvc.workspace.context import Context, holds_sweep_lock
 from mvc.workspace.recorded import make_entry, update_index
 from mvc.workspace.recovery import recover

@@ -15,7 +15,7 @@ import numpy as np
 
 from mvc.chunkstore.copies import NONE, StoredCopies
 from mvc.errors import ConflictError, MvcError, NotFoundError, UsageError
-from mvc.history.refnames import HEADS, REMOTES
+from mvc.history.names import HEADS, REMOTES
 from mvc.history.refspecs import parse_refspec
 from mvc.operations.push import push_specs
 from mvc.remotes.checked import require_safe_refs

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mvc.errors import ConflictError, NotFoundError, UnsupportedError
-from mvc.history.refnames import HEADS, TAGS
+from mvc.history.names import HEADS, TAGS
 from mvc.operations.gc import GcPlan, plan_sweeping, sweep_garbage
 from mvc.remotes.history import list_chunks
 from mvc.remotes.pushed import Pushed, look_up

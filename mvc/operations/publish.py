@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, UnsupportedError, UsageError
-from mvc.history.refnames import is_ref_name
+from mvc.history.names import is_ref_name
 from mvc.history.transfer import list_tree
 from mvc.operations.sending import send
 from mvc.remotes.remote import open_remote

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError, UsageError
-from mvc.history.refnames import HEADS, TAGS
+from mvc.history.names import HEADS, TAGS
 from mvc.history.refspecs import ALL_HEADS, ALL_TAGS, Refspec, map_first, parse_refspec
 from mvc.operations.sending import RefPush, send
 from mvc.remotes.checked import require_safe_refs

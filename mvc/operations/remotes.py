@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError
 from mvc.history.host_urls import is_git_url
-from mvc.history.refnames import HEADS, REMOTES
+from mvc.history.names import HEADS, REMOTES
 from mvc.operations.fetch import RefFetch, find_gone, prune_refs
 from mvc.remotes.checked import check_store
 from mvc.remotes.remote import Remote, open_remote

@@ -28,7 +28,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, FormatError, UsageError
-from mvc.history.refnames import HEADS
+from mvc.history.names import HEADS
 from mvc.upkeep.retention import DIVERGED
 from mvc.workspace.checkout_plan import execute, plan_move
 from mvc.workspace.context import Context, holds_sweep_lock

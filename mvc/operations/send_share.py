@@ -22,7 +22,7 @@ from mvc.errors import (
     StorageError,
     UsageError,
 )
-from mvc.history.refnames import HEADS
+from mvc.history.names import HEADS
 from mvc.history.refspecs import map_first
 from mvc.operations.fetch import fetch
 from mvc.operations.sending import sending_folder

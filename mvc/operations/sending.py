@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from mvc import fs
 from mvc.errors import ConflictError, NotFoundError
-from mvc.history.refnames import HEADS
+from mvc.history.names import HEADS
 from mvc.remotes.brought import find_brought, forget_brought, read_brought
 from mvc.remotes.content import send_content
 from mvc.remotes.history import list_chunks, list_new, send_history

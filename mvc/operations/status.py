@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from mvc.errors import ConflictError, StorageError
 from mvc.fs import RealFolders
 from mvc.history.ignore import IgnoreRules
+from mvc.history.names import folders_of
 from mvc.history.object_formats import write_tree
-from mvc.history.paths import folders_of
 from mvc.ids import GitId, hash_git_object
 from mvc.remotes.tracking import Upstream, find_upstream
 from mvc.workspace.pending import Pending, find_pending, is_bisecting

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError, NotFoundError
-from mvc.history.refnames import HEADS, TAGS
+from mvc.history.names import HEADS, TAGS
 from mvc.ids import GitId, is_git_id
 from mvc.operations.rollback import RollbackTrace, find_trace
 from mvc.workspace.checkout_plan import CheckoutPlan, execute, plan_move

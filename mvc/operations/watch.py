@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mvc.errors import NotFoundError, translate_os_errors
 from mvc.fs import find_stat
-from mvc.history.refnames import HEADS, branch_ref
+from mvc.history.names import HEADS, branch_ref
 from mvc.runs.feed import FEED_SUFFIX, MAX_FEED_BYTES, RUNS_DIR_NAME, feed_path
 from mvc.runs.reading import FeedTail, RunTotals
 from mvc.runs.records import RunView, find_branch

@@ -15,7 +15,7 @@ from mvc import fs
 from mvc.chunkstore.listing import PACKS, index_key, pack_key
 from mvc.errors import FormatError
 from mvc.history.git import GitHistory
-from mvc.history.refnames import TAGS
+from mvc.history.names import TAGS
 from mvc.remotes.history import bring_history
 from mvc.remotes.remote import Remote
 from mvc.remotes.remote_packs import RemotePacks

@@ -14,7 +14,7 @@ import msgspec
 
 from mvc.chunkstore.listing import pack_key
 from mvc.errors import FormatError, UnsupportedError
-from mvc.history.refnames import is_ref_name
+from mvc.history.names import is_ref_name
 from mvc.ids import ID_BYTES, GitId, PackId, is_git_id, is_hex_id
 
 V = TypeVar("V")

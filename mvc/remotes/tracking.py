@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mvc.errors import ConflictError
-from mvc.history.refnames import HEADS, REMOTES
+from mvc.history.names import HEADS, REMOTES
 
 if TYPE_CHECKING:
     from mvc.ids import GitId

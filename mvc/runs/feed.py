@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from mvc.errors import ConflictError, MvcError, StorageError
 from mvc.fs import FileStat, exclusive_lock, find_stat, replace_staged, stat_descriptor
-from mvc.history.refnames import branch_ref
+from mvc.history.names import branch_ref
 from mvc.runs.records import KINDS, Record, encode_record, feed_name
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from urllib.parse import quote
 from mvc import fs
 from mvc.errors import ConflictError, UnsupportedError, UsageError, translate_os_errors
 from mvc.history.ignore import parse_rules
-from mvc.history.paths import encode_path
+from mvc.history.names import encode_path
 from mvc.shards.shard_map import MAP_SUFFIX, find_path_fault
 from mvc.sources import ByteSource, FileSource
 from mvc.storage.urls import StoreOptions, has_store_scheme, parse_store_url

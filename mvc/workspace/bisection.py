@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal
 
 from mvc import fs
 from mvc.errors import ConflictError, CorruptionError, FormatError, UsageError
-from mvc.history.refnames import is_ref_name
+from mvc.history.names import is_ref_name
 from mvc.workspace.pending import BISECTION
 
 if TYPE_CHECKING:

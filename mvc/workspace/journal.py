@@ -18,7 +18,7 @@ from blake3 import blake3
 
 from mvc.errors import CorruptionError, FormatError, UnsupportedError, translate_os_errors
 from mvc.fs import TEMP_SUFFIX, open_file
-from mvc.history.paths import decode_path, encode_path, find_path_fault
+from mvc.history.names import decode_path, encode_path, find_path_fault
 from mvc.history.values import FILE_MODES, Stages, TreeEntry
 from mvc.ids import GitId, is_git_id
 from mvc.workspace.pending import HEADS, MESSAGE, OPTIONS, ORIGIN, STEPS, TODO, Pending

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from mvc.history.paths import folders_of
+from mvc.history.names import folders_of
 from mvc.history.values import Index, IndexEntry, TreeEntry
 from mvc.workspace.worktree import find_file_stat, folders_above
 

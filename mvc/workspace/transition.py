@@ -43,7 +43,7 @@ from mvc.fs import (
     write_durable,
 )
 from mvc.history.locks import check_git_lock
-from mvc.history.refnames import HEADS
+from mvc.history.names import HEADS
 from mvc.history.values import Head, Identity, Index, IndexEntry, Stamp
 from mvc.ids import GitId
 from mvc.workspace.content import content_matches

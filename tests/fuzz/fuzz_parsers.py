@@ -25,7 +25,7 @@ with atheris.instrument_imports(include=["mvc"]):
     from mvc.formats.pack import References, encode_references, parse_references, scan_pack
     from mvc.formats.pack_index import parse_pack_index
     from mvc.history.messages import format_message, parse_trailers
-    from mvc.history.paths import find_path_fault
+    from mvc.history.names import find_path_fault
     from mvc.sources import MemorySource
     from mvc.states.state import plan_state
 

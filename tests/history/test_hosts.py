@@ -8,8 +8,8 @@ from mvc.errors import MvcError, UnsupportedError, UsageError
 from mvc.history.git import GitHistory
 from mvc.history.host_urls import is_git_url, parse_git_url
 from mvc.history.hosts import GitHost, Haves
+from mvc.history.names import is_ref_name
 from mvc.history.objects import ObjectStore
-from mvc.history.refnames import is_ref_name
 from mvc.history.transfer import receive_host_pack
 from mvc.ids import is_git_id
 from support.bounds import bounded

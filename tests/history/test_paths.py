@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.history.paths import decode_path, encode_path, find_name_fault, find_path_fault
+from mvc.history.names import decode_path, encode_path, find_name_fault, find_path_fault
 from support.cases import for_each
 
 HOSTILE = [

@@ -3,7 +3,7 @@
 import pytest
 
 from mvc.errors import NotFoundError, UsageError
-from mvc.history.refnames import branch_ref, expand_name, is_ref_name, tag_ref
+from mvc.history.names import branch_ref, expand_name, is_ref_name, tag_ref
 from support.stockgit import git_or_none
 
 NAMES = [

@@ -384,7 +384,7 @@ def test_odd_names(tmp_path):
 @on_disk
 @given(st.lists(st.lists(FILE_NAMES, min_size=1, max_size=3), min_size=1, max_size=4))
 def test_any_name_is_kept_or_refused(names):
-    from mvc.history.paths import find_path_fault
+    from mvc.history.names import find_path_fault
 
     with _folder() as root:
         for parts in names:
