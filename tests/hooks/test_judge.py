@@ -62,3 +62,13 @@ def test_commits_that_a_rollback_abandons_do_not_become_healthy():
     assert _feed(judge, [1.0] * 30, commits=(25, 29)) == []
     judge.forget_after(25)
     assert _feed(judge, [1.0] * 20, first=26) == [("commit 25", 35)]
+
+
+def test_metrics_name_a_scaler_only_where_there_is_one():
+    judge = _make(10, NotFinite())
+    assert judge.read_metrics(1) == judge.read_scaler() == {}
+    judge.judge([StepSums(1, {"loss": 2.0}, {})], _LOG)
+    assert judge.read_metrics(1) == {"loss": 2.0}
+    judge.judge([StepSums(2, {"loss": 2.0, "scale": 8.0}, {})], _LOG)
+    assert judge.read_metrics(2) == {"loss": 2.0, "scale": 8.0, "overflows": 0}
+    assert judge.read_metrics(1) == {}

@@ -79,3 +79,12 @@ def test_ranks_that_differ_are_one_warning_and_one_alarm(tmp_path, caplog):
     view = repo.runs.read("main")
     assert [(one.step, one.cause, one.reason) for one in view.alarms] == [(2, "replicas", reason)]
     assert [one.step for one in view.commits] == [2, 1, 0]
+
+
+def test_of_two_reasons_to_stop_the_first_counts(tmp_path):
+    repo = Repo.init(tmp_path)
+    log = RunLog(RunStore(repo).open_feed("main"))
+    log.stop(3, "SIGTERM")
+    log.stop(4, "ended")
+    log.close()
+    assert repo.runs.read("main").stopped == "SIGTERM"
