@@ -41,6 +41,10 @@ def test_it_halves_as_well_as_git(tmp_path, seed, first_parent):
         assert distance == min(weights[commit], len(counted) - weights[commit])
 
 
+def test_the_tests_that_are_left_are_as_many_as_git_says():
+    assert [steps_left(count) for count in range(13)] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3]
+
+
 def test_only_counted_commits_weigh_and_are_chosen(tmp_path):
     history = GitHistory.init(tmp_path / ".mvc")
     line = [commit_on_head(history, f"c{number}", time_s=number) for number in range(1, 13)]

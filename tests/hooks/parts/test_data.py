@@ -94,6 +94,22 @@ class Augmented(Numbers):
         return super().__getitem__(index) + noise
 
 
+class Counting(Numbers):
+    """Numbers that tell how many were asked for before them, which is a state of their own."""
+
+    count = 0
+
+    def __getitem__(self, index):
+        self.count += 1
+        return super().__getitem__(index) + self.count / 100
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state):
+        self.count = state["count"]
+
+
 class Late(Numbers):
     """Numbers with noise of a generator that is made when the first item is asked for."""
 
@@ -160,6 +176,7 @@ STATEFUL = {
     "stateful workers, noise": lambda: StatefulDataLoader(
         Numbers(noise=True), 4, shuffle=True, num_workers=2, snapshot_every_n_steps=2
     ),
+    "stateful workers, own state": lambda: StatefulDataLoader(Counting(), 4, num_workers=2),
     "stateful persistent workers, own generators": lambda: StatefulDataLoader(
         Augmented(), 4, shuffle=True, **PERSISTENT
     ),
