@@ -104,7 +104,7 @@ print("\\n" + json.dumps([code, loaded]))
     ("change", "lines", "ours", "in_all"),
     [
         ("nothing", [["status"]], 49, 116),
-        ("nothing", [["completion", "--", "log", "--si"], ["completion", "--", "switch", ""]], 51, 120),
+        ("nothing", [["completion", "--", "log", "--si"], ["completion", "--", "switch", ""]], 52, 120),
         ("nothing", [["log"]], 48, 117),
         ("nothing", [["branch"], ["tag"]], 44, 109),
         ("nothing", [["diff", "--name-only"]], 57, 126),
