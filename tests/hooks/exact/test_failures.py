@@ -50,6 +50,16 @@ def test_a_full_disk_stops_the_run_where_that_is_wanted(keep, plain, tmp_path):
     assert again.steps(6).now() == plain(9).now()
 
 
+def test_a_last_commit_that_failed_is_made_at_the_end(keep, tmp_path):
+    run = keep(every=2, on_failure="continue").steps(1)
+    _fill_disk(run)
+    run.steps(1)
+    run.ckpt.wait()
+    _empty_disk(run)
+    run.ckpt.close(last="end")
+    assert [one.annotations.step for one in Repo.open(tmp_path / "run").log("main")] == [2, 0]
+
+
 @pytest.mark.slow
 def test_a_run_goes_on_over_a_full_disk_and_a_killed_writer(keep, plain, tmp_path):
     run = keep(every=2, on_failure="continue").steps(2)
