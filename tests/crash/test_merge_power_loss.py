@@ -11,7 +11,7 @@ from safetensors.numpy import save_file
 
 from mvc import Repo
 from support.bounds import bounded, rest_slow
-from support.forgetful import ForgetfulDisk, PowerLoss
+from support.forgetful import count_steps, lose_power
 from support.models import digests, write_model
 
 pytestmark = pytest.mark.crash
@@ -56,149 +56,90 @@ def _prepare_shards(root: Path) -> None:
     save("ours", ["ab", "c"], 2, y=np.ones(2))
 
 
-def _merge(root: Path) -> None:
-    Repo.open(root).merge("apart")
-
-
-def _merge_with_method(root: Path) -> None:
-    Repo.open(root).merge("side", strategy="linear", rules=[("*.txt", "ours")])
-
-
-def _recipe(root: Path) -> None:
+def _recipe(repo: Repo) -> None:
     models = "[{model: main~1}, {model: apart}]"
-    recipe = f"merge_method: linear\nmodels: {models}\nparameters: {{weight: 1}}\n"
-    Repo.open(root).commit_recipe(recipe)
+    repo.commit_recipe(f"merge_method: linear\nmodels: {models}\nparameters: {{weight: 1}}\n")
 
 
-def _conflict(root: Path) -> None:
-    Repo.open(root).merge("side")
-
-
-def _conflict_in_shards(root: Path) -> None:
-    Repo.open(root).merge("side")
-
-
-def _decide_shards(root: Path) -> None:
-    Repo.open(root).conclude(strategy="linear")
-
-
-def _decide(root: Path) -> None:
-    Repo.open(root).conclude(strategy="theirs")
-
-
-def _abort(root: Path) -> None:
-    Repo.open(root).abort()
-
-
-def _pick(root: Path) -> None:
-    Repo.open(root).cherry_pick("apart", "side")
-
-
-def _revert(root: Path) -> None:
-    Repo.open(root).revert("HEAD")
-
-
-def _stash(root: Path) -> None:
-    Repo.open(root).stash(untracked=True)
-
-
-def _pop(root: Path) -> None:
-    Repo.open(root).stash_apply(pop=True)
-
-
-VERBS = [
-    _stash,
-    _pop,
-    _merge,
-    _merge_with_method,
-    _recipe,
-    _conflict,
-    _conflict_in_shards,
-    _decide,
-    _decide_shards,
-    _abort,
-    _pick,
-    _revert,
-]
+VERBS = {
+    "stash": lambda repo: repo.stash(untracked=True),
+    "pop": lambda repo: repo.stash_apply(pop=True),
+    "merge": lambda repo: repo.merge("apart"),
+    "merge_with_method": lambda repo: repo.merge(
+        "side", strategy="linear", rules=[("*.txt", "ours")]
+    ),
+    "recipe": _recipe,
+    "conflict": lambda repo: repo.merge("side"),
+    "conflict_in_shards": lambda repo: repo.merge("side"),
+    "decide": lambda repo: repo.conclude(strategy="theirs"),
+    "decide_shards": lambda repo: repo.conclude(strategy="linear"),
+    "abort": lambda repo: repo.abort(),
+    "pick": lambda repo: repo.cherry_pick("apart", "side"),
+    "revert": lambda repo: repo.revert("HEAD"),
+}
 # The steps of one and the next differ little: some of them will do, and of each verb others.
-LONG = (_conflict_in_shards, _decide, _decide_shards, _pick, _revert)
-
-
-def _pending(pending) -> tuple:
-    return (pending.kind, pending.heads, pending.rest)
+LONG = ("conflict_in_shards", "decide", "decide_shards", "pick", "revert")
 
 
 def _state(root: Path) -> tuple:
     repo = Repo.open(root)
     status = repo.status()
-    under_way = None if status.pending is None else _pending(status.pending)
+    pending = status.pending
+    under_way = pending and (pending.kind, pending.heads, pending.rest)
     stashes = tuple(entry.commit for entry in repo.stashes())
     files = tuple(digests(root).items())
     return (repo.head, status.files, under_way, status.conflicts, files, stashes)
 
 
-@pytest.mark.parametrize("verb", rest_slow(VERBS), ids=lambda verb: verb.__name__.strip("_"))
-def test_every_step(verb, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", rest_slow(VERBS))
+def test_every_step(name, tmp_path, monkeypatch):
+    def verb(root: Path) -> None:
+        VERBS[name](Repo.open(root))
+
     monkeypatch.setattr("mvc.history.values.time.time", lambda: 1_700_000_000)
     origin = tmp_path / "origin"
     origin.mkdir()
-    (_prepare_shards if verb in (_conflict_in_shards, _decide_shards) else _prepare)(origin)
-    if verb in (_decide, _decide_shards, _abort):
-        _conflict(origin)
-    if verb in (_stash, _pop):
+    (_prepare_shards if name.endswith("_shards") else _prepare)(origin)
+    if name in ("decide", "decide_shards", "abort"):
+        Repo.open(origin).merge("side")
+    if name in ("stash", "pop"):
         (origin / "notes.txt").write_text("edited\n")
         (origin / "own").write_text("mine\n")
-    if verb is _pop:
-        _stash(origin)
+    if name == "pop":
+        Repo.open(origin).stash(untracked=True)
     before = _state(origin)
     done = tmp_path / "done"
     shutil.copytree(origin, done)
-    with ForgetfulDisk(done) as disk:
-        verb(done)
-    total_steps = disk.steps
-    disk.close()
+    total_steps = count_steps(verb, done)
     allowed = [before, _state(done)]
     assert allowed[0] != allowed[1]
-    if verb in (_decide, _decide_shards):  # two transitions: decided, then committed
+    if name in ("decide", "decide_shards"):  # two transitions: decided, then committed
         half = tmp_path / "half"
         shutil.copytree(origin, half)
         from mvc.merging.strategies import make_choices
         from mvc.operations.conclude import decide
 
-        strategy = "theirs" if verb is _decide else "linear"
+        strategy = "theirs" if name == "decide" else "linear"
         decide(Repo.open(half)._context, "merge", make_choices(strategy, (), {}, 0))
         allowed.append(_state(half))
-    if verb is _pop:  # two steps: the files, then the stack
+    if name == "pop":  # two steps: the files, then the stack
         allowed.append((*allowed[1][:5], before[5]))
-    if verb is _stash:  # the stack first, so that nothing is ever nowhere
+    if name == "stash":  # the stack first, so that nothing is ever nowhere
         allowed.append((*before[:5], allowed[1][5]))
-    if verb is _pick:  # after the first of two commits the second waits
+    if name == "pick":  # after the first of two commits the second waits
         half = tmp_path / "half"
         shutil.copytree(origin, half)
         Repo.open(half).cherry_pick("apart")
         first = _state(half)
         rest = (Repo.open(half).resolve("side"),)
         allowed += [(*first[:2], ("cherry-pick", (), rest), *first[3:])]
-    stride = bounded(8 if verb in LONG else 3, 1)
-    for step in range(VERBS.index(verb) % stride, total_steps, stride):
-        work, pessimist = tmp_path / "work", tmp_path / "pessimist"
-        shutil.copytree(origin, work)
-        disk = ForgetfulDisk(work, stop_at=step)
-        with disk, pytest.raises(PowerLoss):
-            verb(work)
-        disk.survivors(pessimist)
-        disk.close()
-        for survivor in (pessimist, work):
-            state = _state(survivor)  # finishes an interrupted transition first
-            assert state in allowed, f"{verb.__name__}, step {step}, {survivor.name}"
-            assert Repo.open(survivor).upkeep.fsck(data=True).ok
-            _check_goes_on(survivor, state, allowed[-1])
-            shutil.rmtree(survivor)
-
-
-def _check_goes_on(root: Path, state: tuple, after: tuple) -> None:
-    """A merge that is under way can be given up, whatever step it was stopped at."""
-    if state[2] is not None:
-        Repo.open(root).abort(state[2][0])
-        assert Repo.open(root).status().is_clean
-        assert "<<<<<<<" not in (root / "notes.txt").read_text()
+    stride = bounded(8 if name in LONG else 3, 1)
+    steps = range(list(VERBS).index(name) % stride, total_steps, stride)
+    for where, survivor in lose_power(verb, origin, tmp_path, steps):
+        state = _state(survivor)  # finishes an interrupted transition first
+        assert state in allowed, where
+        assert Repo.open(survivor).upkeep.fsck(data=True).ok, where
+        if state[2] is not None:  # under way: it can be given up, whatever step it was stopped at
+            Repo.open(survivor).abort(state[2][0])
+            assert Repo.open(survivor).status().is_clean, where
+            assert "<<<<<<<" not in (survivor / "notes.txt").read_text(), where

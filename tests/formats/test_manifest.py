@@ -151,6 +151,7 @@ def _parse(lines) -> Manifest:
     ("number", "change"),
     [
         (0, {"size": -1}),
+        (0, {"size": 2**50}),
         (0, {"size": 2**63}),
         (0, {"chunk_bytes": 7}),
         (0, {"chunk_bytes": 2**40}),

@@ -7,6 +7,11 @@ what must hold in every order is asserted.
 
 from __future__ import annotations
 
+import random
+import subprocess
+import sys
+import time
+
 import numpy as np
 import pytest
 
@@ -14,18 +19,12 @@ from mvc import ConflictError, Repo
 from mvc.progress import reporting
 from support import verbs
 from support.bounds import bounded
+from support.leftovers import find_locks
 from support.models import digests, write_config, write_model
 from support.stockgit import git
-from support.zygote import Zygote
 
 _ROUNDS = bounded(2, 60)
 _PROCESSES = 4
-
-
-@pytest.fixture(scope="module")
-def zygote():
-    with Zygote() as running:
-        yield running
 
 
 @pytest.fixture
@@ -55,26 +54,6 @@ def _once(action):
 
 
 # One branch, the second writer in the middle of the first.
-
-
-def test_commit_state_in_the_middle_of_another(root):
-    first, second = Repo.open(root), Repo.open(root)
-    base = first.head.commit
-
-    def interfere():
-        second.commit_state(verbs.make_state(2), message="second", step=2)
-
-    with pytest.raises(ConflictError, match="HEAD moved") as caught:
-        with reporting(_once(interfere)):
-            first.commit_state(verbs.make_state(1), message="first", step=1)
-    assert "try again" in caught.value.hint
-    assert verbs.load_state(root, "main") == 2
-    assert Repo.open(root).status().files == ()
-    first.commit_state(verbs.make_state(1), message="first", step=1)
-    assert [entry.annotations.step for entry in first.log()] == [1, 2, None]
-    assert first.resolve("HEAD~2") == base
-    assert verbs.load_state(root, "main@2") == 2
-    _check_sound(root)
 
 
 def test_commit_in_the_middle_of_another(root):
@@ -124,66 +103,32 @@ def test_state_of_another_branch_that_becomes_the_current_one(root):
     assert first.resolve("main") == first.resolve("side")
 
 
-def test_staging_in_the_middle_of_a_checkout(root):
-    """Whoever stages a path while a checkout prepares it wins; the checkout changes nothing."""
+@pytest.mark.parametrize("path", ["model.safetensors", "config.json"])
+def test_edit_in_the_middle_of_a_checkout(root, path):
+    """What is staged, or edited after it was found clean, is not overwritten; nothing is changed."""
     repo, other = Repo.open(root), Repo.open(root)
-    repo.switch("new", create=True)
-    write_model(root / "model.safetensors", seed=1)
-    repo.commit("new", paths=["model.safetensors"])
-    repo.switch("main")
-    head, before = repo.head, digests(root)
-
-    def interfere():
-        (root / "model.safetensors").write_bytes(b"mine")
-        other.add("model.safetensors")
-
-    with pytest.raises(ConflictError, match=r"model\.safetensors"):
-        with reporting(_once(interfere)):
-            repo.switch("new")
-    assert repo.head == head
-    assert digests(root) == {**before, "model.safetensors": digests(root)["model.safetensors"]}
-    assert (root / "model.safetensors").read_bytes() == b"mine"
-    assert [file.code for file in Repo.open(root).status().files] == ["A "]
-
-
-def test_edit_in_the_middle_of_a_checkout(root):
-    """A file that is edited after it was found clean is not overwritten."""
-    repo = Repo.open(root)
     repo.switch("new", create=True)
     write_model(root / "model.safetensors", seed=1)
     write_config(root / "config.json", epoch=1)
     repo.commit("new", paths=["."])
     repo.switch("main")
-    head = repo.head
+    head, before = repo.head, digests(root)
 
-    def edit():
-        (root / "config.json").write_text("precious")
+    def interfere():
+        (root / path).write_bytes(b"mine")
+        if path == "model.safetensors":
+            other.add(path)
 
-    with pytest.raises(ConflictError, match=r"config\.json"):
-        with reporting(_once(edit)):
-            repo.switch("new")
-    assert (root / "config.json").read_text() == "precious"
+    with pytest.raises(ConflictError, match=path), reporting(_once(interfere)):
+        repo.switch("new")
     assert repo.head == head
-    assert not (root / "model.safetensors").exists()
+    assert (root / path).read_bytes() == b"mine"
+    assert digests(root) == {**before, path: digests(root)[path]}
+    expected = {"model.safetensors": "A ", "config.json": " M"}[path]
+    assert [file.code for file in Repo.open(root).status().files] == [expected]
 
 
 # Processes let loose at once.
-
-
-def test_states_on_one_branch(root, zygote):
-    landed = set()
-    for number in range(_ROUNDS):
-        numbers = [10 * number + one for one in range(1, _PROCESSES + 1)]
-        outcomes = zygote.run_all([("commit_state", root, {"number": one}) for one in numbers])
-        assert {outcome.kind for outcome in outcomes} <= {None, "ConflictError"}, outcomes
-        won = {one for one, outcome in zip(numbers, outcomes, strict=True) if not outcome.error}
-        assert won, outcomes
-        landed |= won
-    steps = [entry.annotations.step for entry in Repo.open(root).log()]
-    assert sorted(step for step in steps if step) == sorted(landed)
-    assert verbs.load_state(root, "main") == steps[0]
-    assert Repo.open(root).status().files == ()
-    _check_sound(root)
 
 
 def test_losers_that_try_again_all_land(root, zygote):
@@ -197,26 +142,6 @@ def test_losers_that_try_again_all_land(root, zygote):
     assert sorted(steps[:-1]) == numbers
     for number in numbers:
         assert verbs.load_state(root, f"main@{number}") == number
-    _check_sound(root)
-
-
-def test_two_branches_never_disturb_each_other(root, zygote):
-    for branch in ("a", "b"):
-        Repo.open(root).branches.create(branch)
-    for number in range(1, _ROUNDS + 1):
-        outcomes = zygote.run_all(
-            [
-                ("commit_state", root, {"number": number, "branch": "a"}),
-                ("commit_state", root, {"number": 200 + number, "branch": "b"}),
-                ("commit_state", root, {"number": 100 + number}),
-            ]
-        )
-        assert [outcome.error for outcome in outcomes] == [None] * 3
-    repo = Repo.open(root)
-    assert verbs.load_state(root, "a") == _ROUNDS
-    assert verbs.load_state(root, "b") == 200 + _ROUNDS
-    assert verbs.load_state(root, "main") == 100 + _ROUNDS
-    assert {len(list(repo.log(branch))) for branch in ("a", "b", "main")} == {_ROUNDS + 1}
     assert repo.status().files == ()
     _check_sound(root)
 
@@ -253,27 +178,14 @@ def test_many_files_beside_those_who_remove(root, zygote):
     git(repo.git_dir, "fsck", "--strict", "--full")
 
 
-def test_adds_at_once_keep_all_entries(root, zygote):
-    names = [f"{number}.bin" for number in range(2 * _PROCESSES)]
-    for number, name in enumerate(names):
-        (root / name).write_bytes(bytes([number]) * 5000)
-    outcomes = zygote.run_all([("add", root, {"path": name}) for name in names])
-    assert [outcome.error for outcome in outcomes] == [None] * len(names)
-    status = Repo.open(root).status()
-    assert {file.path: file.code for file in status.files} == dict.fromkeys(names, "A ")
-
-
 @pytest.mark.parametrize("gathers", [False, True])
 def test_reader_during_commits(root, zygote, gathers):
     verbs.commit_state(root, 0)
     rounds = (5 if gathers else 2) * _ROUNDS
+    mine = {"first": 1, "count": rounds, "gathers": gathers}
     commands = [
-        ("commit_states", root, {"first": 1, "count": rounds, "gathers": gathers}),
-        (
-            "commit_states",
-            root,
-            {"first": 1001, "count": rounds, "branch": "side", "gathers": gathers},
-        ),
+        ("commit_states", root, mine),
+        ("commit_states", root, {**mine, "first": 1001, "branch": "side"}),
         ("read_for_a_while", root, {"until": rounds}),
         ("fsck_until", root, {"until": rounds}),
     ]
@@ -347,3 +259,57 @@ def test_tensor_and_export_of_an_old_commit_while_packs_appear(root):
     after = reader.tensor(second, "model.safetensors", "embed")
     assert not np.array_equal(before, after)
     assert np.array_equal(reader.tensor(first, "model.safetensors", "embed"), before)
+
+
+# One is killed.
+
+
+def test_the_others_go_on(root, zygote):
+    """One of several that work at once is killed: the others do not wait for it, nor lose a thing."""
+    Repo.open(root).branches.create("side")
+    chooser = random.Random(14)
+    landed = {}
+    for number in range(1, bounded(12, 150) + 1):
+        first = 1000 * number
+        numbers = {"main": range(first + 100, first + 103), "side": range(first + 200, first + 203)}
+        commands = [("commit_states", root, {"first": first, "count": 100, "attempts": 1000})]
+        for branch, steps in numbers.items():
+            options = {"first": steps[0], "count": len(steps), "branch": branch, "attempts": 1000}
+            commands.append(("commit_states", root, options))
+        delay_s = chooser.uniform(0.001, 0.08)
+        outcomes = zygote.run_all(commands, kill_after_s=delay_s, victims=1)
+        where = f"kill {number} after {delay_s * 1e3:.2f} ms"
+        assert outcomes[0].killed, where
+        assert [outcome.error for outcome in outcomes[1:]] == [None, None], where
+        _check_sound(root)
+        repo = Repo.open(root)
+        assert repo.status().files == (), where
+        for branch, steps in numbers.items():
+            landed.setdefault(branch, []).extend(steps)
+            kept = [entry.step for entry in repo.log(branch, first_parent=True)]
+            assert [step for step in kept if step in landed[branch]] == landed[branch][::-1], where
+        assert not list(root.rglob("*.mvc-tmp")), where
+        assert find_locks(root) == [], where
+
+
+@pytest.mark.slow
+def test_the_command_itself(root):
+    """``tests/crash`` stops each verb at each step; this is the real command, killed at any moment."""
+    draw, chooser = np.random.default_rng(3), random.Random(13)
+    for number in range(4):
+        (root / "weights.bin").write_bytes(draw.bytes(3_000_000))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mvc", "commit", "-m", f"commit {number}", "."],
+            cwd=root,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        time.sleep(chooser.uniform(0.2, 0.6))
+        process.kill()
+        process.wait()
+        _check_sound(root)
+        repo = Repo.open(root, identity=verbs.WHO)
+        if repo.status().files:
+            repo.add(".")
+            repo.commit(f"again {number}")
+        assert repo.status().files == ()

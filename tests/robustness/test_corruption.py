@@ -290,24 +290,6 @@ def test_a_damaged_chunk_is_named_in_full(known, tmp_path, path, tensor, place):
         assert found.hint
 
 
-def test_a_removed_pack_and_a_removed_index(known, tmp_path):
-    root = tmp_path / "work"
-    shutil.copytree(known.root, root, symlinks=True)
-    for index in (root / ".mvc/chunks").rglob("*.idx"):
-        index.unlink()
-    assert not Repo.open(root).upkeep.fsck(data=True).ok
-    assert Repo.open(root).upkeep.fsck(repair=True).ok
-    assert Repo.open(root).upkeep.fsck(data=True).ok
-    for pack in (root / ".mvc/chunks").rglob("*.pack"):
-        pack.unlink()
-    repo = Repo.open(root)
-    with pytest.raises(CorruptionError, match="tensor 'norm' of model") as caught:
-        repo.tensor("main", "model.safetensors", "norm")
-    assert caught.value.hint
-    problems = repo.upkeep.fsck().problems
-    assert {path for path, _ in TENSORS} <= {problem.path for problem in problems}
-
-
 def test_a_lost_branch_is_noticed_and_can_be_brought_back(known, tmp_path):
     root, commit = tmp_path / "work", known.names["main"]
     shutil.copytree(known.root, root, symlinks=True)
@@ -343,52 +325,8 @@ def interrupted(known, tmp_path_factory):
     return root
 
 
-def test_every_damage_of_a_journal_stops_all_and_can_be_got_over(known, interrupted, tmp_path):
-    data = (interrupted / JOURNAL).read_bytes()
-    before = digests(interrupted)
-    for what, damaged in _damages(data, bounded(12, 300)):
-        if damaged is None:
-            continue
-        root = tmp_path / "work"
-        shutil.copytree(interrupted, root, symlinks=True)
-        _put(root / JOURNAL, damaged)
-        repo = Repo.open(root, threads=1)
-        for verb in (repo.status, lambda repo=repo: repo.checkout("side", force=True)):
-            with pytest.raises(CorruptionError, match="journal") as caught:
-                verb()
-            assert f"remove {root / JOURNAL}" in caught.value.hint, what
-        assert digests(root) == before, what
-        assert "bad-journal" in {problem.kind for problem in repo.upkeep.fsck().problems}, what
-        (root / JOURNAL).unlink()
-        assert repo.upkeep.fsck().ok, what
-        repo.checkout("side", force=True)
-        assert digests(root) == known.files[known.names["side"]], what
-        shutil.rmtree(root)
-
-
 def _staged(root):
     return sorted(path for path in (root / ".mvc/tmp").rglob("*.mvc-tmp") if path.is_file())
-
-
-def test_damaged_staged_files_are_made_again(known, interrupted, tmp_path):
-    wanted = known.files[known.names["side"]]
-    count = len(_staged(interrupted))
-    assert count == 2
-    for number in range(count):
-        size = _staged(interrupted)[number].stat().st_size
-        for place in (0, size // 2, size - 1, None):
-            root = tmp_path / "work"
-            shutil.copytree(interrupted, root, symlinks=True)
-            staged = _staged(root)[number]
-            data = bytearray(staged.read_bytes())
-            if place is None:
-                staged.unlink()
-            else:
-                data[place] ^= 1
-                staged.write_bytes(data)
-            assert Repo.open(root, threads=1).status().files == ()
-            assert digests(root) == wanted
-            shutil.rmtree(root)
 
 
 def test_staged_files_and_store_damaged_both(interrupted, tmp_path):

@@ -14,7 +14,7 @@ import pytest
 
 from mvc import ConflictError, Repo
 from support.bounds import bounded
-from support.forgetful import ForgetfulDisk, PowerLoss
+from support.forgetful import ForgetfulDisk, PowerLoss, count_steps
 from support.models import digests, write_config, write_model
 
 pytestmark = pytest.mark.crash
@@ -32,7 +32,7 @@ def _prepare(root):
     write_model(root / "model.safetensors", seed=3)
 
 
-def add_and_commit(root):
+def _add_and_commit(root):
     repo = Repo.open(root)
     repo.add(".")
     try:
@@ -43,67 +43,42 @@ def add_and_commit(root):
     return True
 
 
-def commit_state(root):
-    Repo.open(root).commit_state(STATE, message="state", step=7)
-    return True
+def _commit_state(root):
+    return Repo.open(root).commit_state(STATE, message="state", step=7)
 
 
-def reset_hard(root):
-    Repo.open(root).reset("main@1", mode="hard")
-    return True
+def _reset_hard(root):
+    return Repo.open(root).reset("main@1", mode="hard")
 
 
-def move_branch(root):
+def _move_branch(root):
     Repo.open(root).branches.create("side", "HEAD~1", force=True)
     return True
 
 
-def _has_third(root, wanted):
+def _check(root, verb, wanted):
     repo = Repo.open(root)
-    assert repo.show("HEAD").annotations.step == 3
-    assert repo.status().files == ()
+    if verb is _commit_state:
+        loaded = repo.load_state("HEAD", framework="numpy")
+        assert loaded["weights"]["w"].tobytes() == STATE["weights"]["w"].tobytes()
+    elif verb is _move_branch:
+        assert repo.resolve("side") == repo.resolve("HEAD~1")
+    else:
+        assert repo.show("HEAD").step == (3 if verb is _add_and_commit else 1)
+        assert repo.status().files == ()
+        assert digests(root) == wanted
 
 
-def _has_state(root, wanted):
-    loaded = Repo.open(root).load_state("HEAD", framework="numpy")
-    assert loaded["weights"]["w"].tobytes() == STATE["weights"]["w"].tobytes()
-
-
-def _is_reset(root, wanted):
-    repo = Repo.open(root)
-    assert repo.show("HEAD").annotations.step == 1
-    assert repo.status().files == ()
-    assert digests(root) == wanted
-
-
-def _has_branch(root, wanted):
-    repo = Repo.open(root)
-    assert repo.resolve("side") == repo.resolve("HEAD~1")
-
-
-CASES = {
-    "add_and_commit": (add_and_commit, _has_third),
-    "commit_state": (commit_state, _has_state),
-    "reset_hard": (reset_hard, _is_reset),
-    "move_branch": (move_branch, _has_branch),
-}
-_STRIDE = bounded(3, 1)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_retry_then_power_loss(name, tmp_path):
-    verb, check = CASES[name]
-    origin = tmp_path / "origin"
+@pytest.mark.parametrize("verb", [_add_and_commit, _commit_state, _reset_hard, _move_branch])
+def test_retry_then_power_loss(verb, tmp_path):
+    origin, done = tmp_path / "origin", tmp_path / "done"
     origin.mkdir()
     _prepare(origin)
-    done = tmp_path / "done"
     shutil.copytree(origin, done, symlinks=True)
-    with ForgetfulDisk(done) as disk:
-        verb(done)
-    disk.close()
+    steps = count_steps(verb, done)
     wanted = digests(done)
-    for step in range(0, disk.steps, _STRIDE):
-        work = tmp_path / "work"
+    for step in range(0, steps, bounded(3, 1)):
+        work, survivor = tmp_path / "work", tmp_path / "survivor"
         shutil.copytree(origin, work, symlinks=True)
         disk = ForgetfulDisk(work, stop_at=step)
         with disk:
@@ -111,13 +86,12 @@ def test_retry_then_power_loss(name, tmp_path):
                 verb(work)
             disk.is_off, disk.stop_at = False, None  # only that process is gone
             is_done = verb(work)
-        survivor = tmp_path / "survivor"
         disk.survivors(survivor)
         disk.close()
         report = Repo.open(survivor).upkeep.fsck(data=True)
-        assert report.ok, f"step {step} of {disk.steps}: {report.problems}"
+        assert report.ok, f"step {step} of {steps}: {report.problems}"
         if is_done:  # who has nothing to do promises nothing
-            check(survivor, wanted)
+            _check(survivor, verb, wanted)
         shutil.rmtree(work)
         shutil.rmtree(survivor)
 

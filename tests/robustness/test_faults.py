@@ -6,15 +6,14 @@ the next command completes. The next try works, and nothing is left lying about.
 
 from __future__ import annotations
 
-import errno
 import shutil
 
 import pytest
 
-from mvc import Repo, StorageError
+from mvc import Repo
 from support import verbs
 from support.bounds import bounded, rest_slow
-from support.faults import OneFault
+from support.faults import FAULTS, fail_calls
 from support.leftovers import find_locks
 from support.models import digests, write_config, write_model
 
@@ -95,10 +94,6 @@ def move_names(root):
 
 
 _VERBS = [add_and_commit, commit_state, switch, restore, move, remove, export, move_names]
-_FAULTS = {
-    "io-error": OSError(errno.EIO, "Input/output error"),
-    "ctrl-c": KeyboardInterrupt(),
-}
 
 
 def _state(root):
@@ -114,40 +109,21 @@ def _state(root):
     return repo.head.branch, names, staged, status.files, digests(root), links
 
 
-def _contents(root):
-    return set(digests(root).values())
-
-
-@pytest.mark.parametrize("fault", rest_slow(_FAULTS))
+@pytest.mark.parametrize("fault", rest_slow(FAULTS))
 @pytest.mark.parametrize("verb", _VERBS, ids=lambda verb: verb.__name__)
 def test_one_fault(verb, fault, tmp_path, monkeypatch):
     monkeypatch.setattr("mvc.history.values.time.time", lambda: 1_700_000_000)
-    origin = tmp_path / "origin"
+    origin, done = tmp_path / "origin", tmp_path / "done"
     origin.mkdir()
     _prepare(origin)
     if verb is add_and_commit:
         _edit(origin)
-    done = tmp_path / "done"
     shutil.copytree(origin, done, symlinks=True)
-    with OneFault() as counted:
-        verb(done)
+    verb(done)
     before, after = _state(origin), _state(done)
-    assert counted.calls > 5
-    for step in range(0, counted.calls, _STRIDE):
-        work = tmp_path / "work"
-        shutil.copytree(origin, work, symlinks=True)
-        with OneFault(_FAULTS[fault], step) as faulty:
-            try:
-                verb(work)
-            except KeyboardInterrupt:
-                assert fault == "ctrl-c"
-            except StorageError as error:
-                assert fault == "io-error"
-                assert "input/output error" in str(error)
-        where = f"{faulty.name}, call {step} of {counted.calls}"
-        assert _contents(origin) - _contents(done) <= _contents(work) or _state(work) == after, (
-            where
-        )
+    kept_contents = set(digests(origin).values()) - set(digests(done).values())
+    for where, work in fail_calls(verb, origin, tmp_path, fault, _STRIDE):
+        assert kept_contents <= set(digests(work).values()) or _state(work) == after, where
         report = Repo.open(work).upkeep.fsck(data=True)
         assert report.ok, f"{where}: {report.problems}"
         if verb in (switch, restore, commit_state, export):
@@ -158,4 +134,3 @@ def test_one_fault(verb, fault, tmp_path, monkeypatch):
         assert find_locks(work) == [], where
         assert not (work / ".mvc" / "transition.json").exists(), where
         assert Repo.open(work).upkeep.fsck(data=True).ok, where
-        shutil.rmtree(work)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
+import random
 import shutil
 import tracemalloc
-import zlib
-from hashlib import sha1
 
 import pytest
 
-from mvc import CorruptionError, MvcError, Repo, UsageError, clone
+from mvc import CorruptionError, MvcError, Repo, clone
 from mvc.ids import hash_chunk
+from mvc.operations.follow import Follower
 from mvc.storage.local import LocalStorage
-from support.bounds import rest_slow
+from support.bounds import bounded, rest_slow
 from support.lying_remote import (
     commit,
     encode_history,
+    lie,
     name,
     put_history,
     put_index,
@@ -29,8 +31,10 @@ from support.lying_remote import (
     write_root,
 )
 from support.remote_repos import commit_model, make_repo
+from support.verbs import WHO
 
 _ZEROS = 40 * "0"
+KINDS = {"format", "corruption", "storage", "not-found", "conflict", "unsupported"}
 
 
 @pytest.fixture
@@ -107,20 +111,6 @@ def _flip(pattern):
     return spoil
 
 
-def _bomb(store):
-    """An object that inflates to a gigabyte, and says that it has ten bytes."""
-    path = _newest(store, "history/*.pack")
-    packer = zlib.compressobj(9)
-    block = b"".join([*(packer.compress(bytes(1 << 20)) for _ in range(64)), packer.flush()])
-    data = b"PACK" + (2).to_bytes(4, "big") + (1).to_bytes(4, "big") + b"\x3a" + block
-    digest = sha1(data, usedforsecurity=False)
-    (store / "history" / f"{digest.hexdigest()}.pack").write_bytes(data + digest.digest())
-    told = json.loads((store / "root").read_bytes())
-    told["history"] = {digest.hexdigest(): len(data) + 20}
-    (store / "root").write_text(json.dumps(told))
-    path.unlink()
-
-
 _EMPTY = tree()
 _BLOB, _LINK = ("blob", b"evil"), ("blob", b"/tmp")
 _INSIDE = tree((0o100644, b"x", name(_BLOB)))
@@ -128,11 +118,6 @@ _MANIFEST = (
     "blob",
     b'{"mvc-manifest":1,"format":"opaque","size":9,"chunk_bytes":1024,"gaps":["%s"]}\n' % (b"0" * 64),
 )  # fmt: skip
-
-
-def _objects(*objects, raw=()):
-    """The history is a sound pack of these."""
-    return lambda store: put_history(store, encode_history(objects, raw=raw))
 
 
 def _tip(*objects):
@@ -160,35 +145,24 @@ def _lists_again(store):
     write_root(store, told)
 
 
+# What does not parse is known to ``tests/remotes`` and ``tests/history``; here are samples of it.
 SPOILED = {
-    "deep JSON": _raw(b"[" * 2_000_000),
-    "deep refs": _raw(b'{"mvc-remote":1,"refs":' + b'{"a":' * 500_000),
-    "no JSON": _raw(b"\xff\xfe\x00"),
-    "empty": _raw(b""),
     "too long": _raw(b" " * (64 * 2**20 + 1)),
-    "a ref out of refs": _root(refs={"refs/heads/../../config": _ZEROS}),
     "an absolute ref": _root(refs={"/etc/passwd": _ZEROS}),
     "control characters": _root(refs={"refs/heads/a\x1b[2J\n": _ZEROS}),
-    "an option as a ref": _root(refs={"--upload-pack=x": _ZEROS}),
     "a ref to nothing": _root(refs={"refs/heads/ghost": _ZEROS}),
-    "a name that is a path": _root(packs={"../../../etc/passwd": 10}),
-    "a Git pack that is a path": _root(history={"../root": 10}),
-    "a list that is a path": _root(lists=["../root"]),
+    "a hundred thousand refs to nothing": _root(
+        refs={f"refs/heads/b{number}": f"{number:040x}" for number in range(100_000)}
+    ),
     "a list that is missing": _root(lists=["0" * 64]),
     "a list of itself": _list_of_itself,
     "a pack that is missing": _root(packs={"0" * 64: 4096}),
-    "a length below zero": _root(packs={"0" * 64: -1}),
-    "a length beyond all": _root(history={_ZEROS: 2**63 - 1}),
-    "a fraction": _root(packs={"0" * 64: 1.5}),
     "an index cut off": _cut("packs/*.idx"),
     "an index with a flipped bit": _flip("packs/*.idx"),
     "a pack cut off": _cut("packs/*.pack"),
     "a pack with a flipped bit": _flip("packs/*.pack"),
     "a Git pack cut off": _cut("history/*.pack"),
     "a Git pack with a flipped bit": _flip("history/*.pack"),
-    "an object that never ends": _bomb,
-    "an object beyond all": _objects(raw=[b"\xbf\xff\xff\xff\xff\x7f" + zlib.compress(b"")]),
-    "a delta": _objects(raw=[b"\x7f" + bytes(20) + zlib.compress(b"x" * 15)]),
     "a commit without its parent": _tip(commit(name(_EMPTY), 40 * "1"), _EMPTY),
     "a commit without its tree": _tip(commit(40 * "1")),
     "a tag of nothing": _tip(tag(40 * "1", "commit")),
@@ -225,14 +199,6 @@ def test_a_lie_changes_nothing_here(copy, store, tmp_path, name):
     assert copy.upkeep.fsck(remote="origin", data=True).problems == ()
 
 
-def test_a_hundred_thousand_refs_that_lead_nowhere(copy, store):
-    before = _state(copy)
-    _root(refs={f"refs/heads/b{number}": f"{number:040x}" for number in range(100_000)})(store)
-    with pytest.raises(MvcError, match="the history of the remote is incomplete"):
-        copy.fetch()
-    assert _state(copy) == before
-
-
 def test_an_index_that_hides_chunks_is_not_kept(copy, store):
     """Its own hash is right, so nothing but the chunk that is missing gives it away."""
     sound = {path: path.read_bytes() for path in store.glob("packs/*.idx")}
@@ -244,35 +210,6 @@ def test_an_index_that_hides_chunks_is_not_kept(copy, store):
         path.write_bytes(data)
     assert [one.status for one in copy.fetch().refs] == ["updated"]
     assert copy.upkeep.fsck(data=True).problems == ()
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "s3://user:SECRET@bucket/x",
-        "s3://user:SEC/RET@bucket/x",
-        "s3://user:SECRET@more@bucket",
-        "s3://bucket/x?sig=SECRET",
-        "https://user:SECRET@host/x",
-        "az://box/x#SECRET",
-        "s3://bucket:SECRET/x@y",
-        "https://SECRET@host/x",
-    ],
-)
-def test_a_secret_in_a_url_is_refused_and_nowhere_kept(tmp_path, url):
-    repo = make_repo(tmp_path / "a")
-    for call in (
-        lambda: repo.remotes.add("origin", url),
-        lambda: repo.set_config("remote.x.url", url.replace("#", "?")),
-        lambda: repo.fetch(url),
-        lambda: clone(url, tmp_path / "b"),
-    ):
-        with pytest.raises(UsageError) as failed:
-            call()
-        told = f"{failed.value.message} {failed.value.hint}"
-        assert not any(part in told for part in ("SECRET", "SEC/", "RET@"))
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert not any(b"SECRET" in path.read_bytes() for path in files)
 
 
 @pytest.mark.parametrize("what", ["root", "lists", "packs"])
@@ -345,6 +282,91 @@ def test_a_store_that_changes_while_it_is_read(copy, store, tmp_path, monkeypatc
         try:
             repo.fetch() if verb == "fetch" else repo.upkeep.fsck(remote="origin", data=True)
         except MvcError as error:
-            assert error.kind in {"format", "corruption", "storage", "not-found", "conflict"}
+            assert error.kind in KINDS
         assert left < 0
         assert repo.upkeep.fsck(data=True).problems == ()
+
+
+# Lies at random, consistent by name and hash: one clear error or a sound result, whatever is asked.
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory):
+    """A store with two versions, a clone and a follower that know the first, and a sane copy of all."""
+    box = tmp_path_factory.mktemp("scene")
+    repo = make_repo(box / "a", str(box / "store"))
+    commit_model(repo, width=24)
+    repo.publish("live")
+    repo.push(set_upstream=True)
+    clone(str(box / "store"), box / "b")
+    Follower(str(box / "store"), "live", box / "serve").step()
+    commit_model(repo, seed=1, width=24)
+    repo.tags.create("v1", message="one")
+    repo.push(tags=True, all_branches=True)
+    repo.publish("live")
+    for part in ("store", "b", "serve"):
+        shutil.copytree(box / part, box / "sane" / part, symlinks=True)
+    return box
+
+
+def reset(box, *names):
+    for part in names:
+        shutil.rmtree(box / part, ignore_errors=True)
+        if (box / "sane" / part).exists():
+            shutil.copytree(box / "sane" / part, box / part, symlinks=True)
+
+
+@contextlib.contextmanager
+def only_clear_errors():
+    try:
+        yield
+    except MvcError as error:
+        assert error.kind in KINDS, error
+        assert error.message.isprintable(), error
+        assert len(error.message) < 1000, error
+
+
+def ask(box, verb):
+    """Ask a remote that may lie; nothing wrong is here afterwards."""
+    store = str(box / "store")
+    with only_clear_errors():
+        if verb == "clone":
+            clone(store, box / "c")
+        elif verb == "follow":
+            Follower(store, "live", box / "serve").step()
+        elif verb == "fsck":
+            Repo.open(box / "b").upkeep.fsck(remote="origin", data=True)
+        else:
+            repo = Repo.open(box / "b", identity=WHO)
+            repo.pull() if verb == "pull" else repo.fetch(prune=True)
+    for part in ("b", "c"):
+        if verb != "follow" and (box / part).exists():
+            assert Repo.open(box / part).upkeep.fsck(data=True).problems == ()
+    if verb == "follow":
+        whole = [folder for folder in box.glob("serve/weight_v*") if folder.is_dir()]
+        models = [*box.glob("sane/*/model.safetensors"), box / "a/model.safetensors"]
+        models += (box / "sane/serve").rglob("model.safetensors")
+        sane = {path.read_bytes() for path in models}
+        assert (box / "serve/current").resolve() in whole
+        assert all(path.read_bytes() in sane for path in box.glob("serve/w*/model.safetensors"))
+
+
+def recover(box):
+    """All is well once the remote is sane again."""
+    reset(box, "store")
+    repo = Repo.open(box / "b", identity=WHO)
+    repo.fetch(refspecs=["+refs/heads/*:refs/remotes/origin/*"])
+    assert repo.resolve("origin/main") == Repo.open(box / "a").resolve("main")
+    assert repo.upkeep.fsck(data=True).problems == ()
+
+
+@pytest.mark.parametrize("seed", range(bounded(3, 3000)))
+def test_random_lies(scene, seed):
+    draw = random.Random(seed)
+    verb = ("fetch", "clone", "pull", "follow", "fsck")[seed % 5]
+    reset(scene, "store", "b", "serve", "c")
+    told = lie(scene / "store", draw)
+    print(verb, told)
+    ask(scene, verb)
+    if seed % 5 == 0:
+        recover(scene)

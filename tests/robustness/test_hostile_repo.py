@@ -6,7 +6,6 @@ refuse to write. A folder of sentinels lies beside the worktree; it and ``.git``
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -27,6 +26,8 @@ from mvc.errors import (
     UnsupportedError,
     UsageError,
 )
+from mvc.ids import hash_git_object
+from support import lying_remote
 from support.models import digests, write_config, write_model
 
 MEMORY_BYTES = 32 * 2**20
@@ -54,11 +55,10 @@ class Enemy:
 
     def object(self, kind, data):
         """Write a Git object without asking anybody; return its id."""
-        whole = b"%s %d\x00" % (kind.encode(), len(data)) + data
-        name = hashlib.sha1(whole, usedforsecurity=False).hexdigest()
+        name = hash_git_object(kind, data)
         path = self.root / ".mvc/objects" / name[:2] / name[2:]
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes(zlib.compress(whole))
+        path.write_bytes(zlib.compress(b"%s %d\x00" % (kind.encode(), len(data)) + data))
         return name
 
     def blob(self, data=b"evil"):
@@ -66,13 +66,10 @@ class Enemy:
 
     def tree(self, *entries):
         """Write a tree of (mode, name, id), in that order."""
-        data = [b"%o %s\x00" % (mode, name) + bytes.fromhex(one) for mode, name, one in entries]
-        return self.object("tree", b"".join(data))
+        return self.object(*lying_remote.tree(*entries))
 
-    def commit(self, tree, parent=None):
-        lines = [f"tree {tree}", *([f"parent {parent}"] if parent else [])]
-        lines += [f"{who} E <e@e> 1700000000 +0000" for who in ("author", "committer")]
-        commit = self.object("commit", "\n".join([*lines, "", "evil", ""]).encode())
+    def commit(self, tree, *parents):
+        commit = self.object(*lying_remote.commit(tree, *parents))
         (self.root / ".mvc/refs/heads/evil").write_text(commit + "\n")
         return commit
 
@@ -113,35 +110,18 @@ def enemy(tmp_path):
 
 FILE, LINK, FOLDER = 0o100644, 0o120000, 0o040000
 
+# What is no name at all is known to ``tests/history``: here it must reach no file by any verb.
 NAMES = [
-    (b"..", b"x"),
     (b"..", b"outside", b"x"),
-    (b".mvc", b"config"),
-    (b".MVC", b"config"),
-    (b".mVc",),
-    (b".git", b"config"),
-    (b".GIT", b"config"),
     (b"a", b"..", b"..", b"outside", b"x"),
     (b"sub", b".mvc", b"config"),
-    (b".", b"x"),
+    (b".GIT", b"config"),
     (b"../outside/x",),
     (b"/tmp/mvc-evil",),
-    (b"/etc", b"x"),
-    (b"a/b",),
     (b"",),
     (b"..\\outside\\x",),
-    (b"a\\x",),
-    (b".mvc\\config",),
-    (b".mvc ", b"config"),
-    (b".mvc.", b"config"),
-    (b".mvc. .", b"config"),
-    (b".mvc::$INDEX_ALLOCATION", b"config"),
     (b"MVC~1", b"config"),
-    (b"git~1", b"config"),
     (".m\u200cvc".encode(), b"config"),
-    ("\ufeff.git".encode(), b"config"),
-    (".\uff4dvc".encode(), b"config"),
-    (b"n" * 4095,),
 ]
 
 
@@ -190,16 +170,6 @@ def test_a_case_collision_is_two_files_here(enemy):
     enemy.repo.checkout(enemy.commit(tree), force=True)
     assert (enemy.root / "A").read_bytes() == b"big"
     assert (enemy.root / "a").read_bytes() == b"small"
-
-
-def test_a_tree_bomb_ends_in_an_error(enemy, monkeypatch):
-    monkeypatch.setattr("mvc.history.object_formats.MAX_ENTRIES", 20_000)
-    tree = enemy.tree((FILE, b"a", enemy.blob()))
-    for _ in range(12):
-        tree = enemy.tree(*((FOLDER, b"%d" % n, tree) for n in range(10)))
-    with pytest.raises(FormatError, match="unfolds"):
-        enemy.repo.checkout(enemy.commit(tree))
-    enemy.check_untouched()
 
 
 # Links.
@@ -251,6 +221,7 @@ def test_a_parent_that_the_user_made_a_link(with_folder):
         lambda: repo.checkout(first),
         lambda: repo.checkout(first, force=True),
         lambda: repo.checkout(first, paths=["sub/w.safetensors"]),
+        lambda: repo.reset(first, mode="hard"),
         lambda: repo.restore(["sub/w.safetensors"]),
         lambda: repo.restore(["."], source=first),
         lambda: repo.add("sub/x"),
@@ -271,16 +242,6 @@ def test_a_parent_that_the_user_made_a_link(with_folder):
     assert sorted(os.listdir(enemy.outside)) == ["x"]
 
 
-def test_a_reset_gives_a_linked_parent_way_or_refuses(with_folder):
-    enemy, first, _ = with_folder
-    (enemy.root / "sub/w.safetensors").unlink()
-    (enemy.root / "sub").rmdir()
-    os.symlink(enemy.outside, enemy.root / "sub")
-    with pytest.raises(ConflictError):
-        enemy.repo.reset(first, mode="hard")
-    enemy.check_untouched()
-
-
 # Manifests.
 
 
@@ -298,45 +259,19 @@ def _with(lines, number, /, **changes):
 
 
 def _lies(lines):
-    head, first, second = lines[0], lines[1], lines[2]
+    head, first = lines[:2]
+    # What does not parse is known to ``tests/formats``; here are two of that kind.
     yield "huge file", _with(lines, 0, size=HUGE)
-    yield "beyond all", _with(lines, 0, size=2**63)
-    yield "negative", _with(lines, 0, size=-1)
-    yield "too short", _with(lines, 0, size=head["size"] - 4)
+    yield "boxes", _with(lines, 1, chunks=None, boxes=[])
     yield "too long", _with(lines, 0, size=head["size"] + 4096)
     yield "sparse lie", _with(lines, 0, size=100 * 2**20, gaps=head["gaps"] * 25)
-    yield "tiny chunks", _with(lines, 0, chunk_bytes=1)
-    yield "huge chunks", _with(lines, 0, chunk_bytes=2**40)
-    yield "odd chunks", _with(lines, 0, chunk_bytes=4194305)
-    yield "other chunks", _with(lines, 0, chunk_bytes=1024)
-    yield "no gaps", _with(lines, 0, gaps=[])
     yield "gaps of another", _with(lines, 0, gaps=first["chunks"])
     yield "unknown gap", _with(lines, 0, gaps=["ab" * 32])
-    yield "overlap", _with(lines, 2, at=first["at"])
-    yield "outside", _with(lines, len(lines) - 1, at=head["size"] - 1)
-    yield "before the start", _with(lines, 1, at=-4)
-    yield "one more chunk", _with(lines, 1, chunks=first["chunks"] * 2)
-    yield "no chunk", _with(lines, 1, chunks=[])
     yield "longer chunk", _with(lines, 1, chunks=head["gaps"])
     yield "chunk of no pack", _with(lines, 2, chunks=["00" * 32])
-    yield "upper case", _with(lines, 2, chunks=[second["chunks"][0].upper()])
-    yield "short id", _with(lines, 2, chunks=[second["chunks"][0][:-2]])
-    yield "endless shape", _with(lines, 1, shape=[2**62, 2**62])
-    yield "huge shape", _with(lines, 1, shape=[HUGE])
-    yield "negative shape", _with(lines, 1, shape=[-64, -8])
-    yield "other type", _with(lines, 1, dtype="F64")
-    yield "no type", _with(lines, 1, dtype="X9")
-    yield "named twice", _with(lines, 2, tensor=first["tensor"])
-    yield "unknown field", _with(lines, 1, evil=1)
-    yield "header twice", [head, *lines]
-    yield "boxes", _with(lines, 1, chunks=None, boxes=[])
-    yield "newer", _with(lines, 0, **{"mvc-manifest": 99})
     view = {"view": "v", "dtype": "F32", "shape": [HUGE], "offset": 0, "strides": [1]}
     store = {"storage": "F32", "at": first["at"], "size": 2048, "chunks": first["chunks"]}
     yield "view too long", [head, store, view, *lines[2:]]
-    yield "view before", [head, store, {**view, "shape": [1], "offset": -4}, *lines[2:]]
-    yield "no view", [head, store, *lines[2:]]
-    yield "strides", [head, store, {**view, "shape": [8], "strides": [HUGE]}, *lines[2:]]
 
 
 def _blob_of(lines):
@@ -543,36 +478,7 @@ def test_a_head_that_leads_out(enemy, text):
     enemy.check_untouched()
 
 
-@pytest.mark.parametrize("shard", ["../outside/x", "/etc/passwd", ".mvc/config", "a/../../x"])
-def test_a_list_of_shards_that_leads_out(enemy, shard):
-    listing = enemy.root / "model.safetensors.index.json"
-    listing.write_text(json.dumps({"metadata": {}, "weight_map": {"w": shard}}))
-    with contextlib.suppress(MvcError):
-        added = enemy.repo.add(listing.name).added
-        assert [file.path for file in added] == [listing.name]
-    assert {file.path for file in enemy.repo.status().files} == {listing.name}
-    listing.unlink()
-    enemy.check_untouched()
-
-
 # Settings and states.
-
-
-@pytest.mark.parametrize(
-    "value", ["", "x", "-1", "0", "1", "1e9", "99999999999999999999", "4194305", "\u0664", "0x400"]
-)
-def test_chunk_lengths_that_are_none(enemy, value):
-    (enemy.root / ".mvc/config").write_text(f'[mvc]\n\tchunkbytes = "{value}"\n')
-    enemy.config = (enemy.root / ".mvc/config").read_bytes()
-    write_model(enemy.root / "new.safetensors", seed=5, layers=1, width=8)
-    repo = Repo.open(enemy.root)
-    with pytest.raises(FormatError, match="chunk"):
-        repo.add("new.safetensors")
-    with pytest.raises(FormatError, match="chunk"):
-        repo.commit_state({"run": {"w": np.zeros(8)}}, message="m")
-    repo.checkout(enemy.good, force=True)  # reading needs no such setting
-    (enemy.root / "new.safetensors").unlink()
-    enemy.check_untouched()
 
 
 def _states():

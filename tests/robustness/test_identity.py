@@ -10,9 +10,6 @@ import importlib.util
 import io
 import os
 import shutil
-import tempfile
-from contextlib import contextmanager
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -23,6 +20,8 @@ from safetensors.numpy import save as save_safetensors
 
 from mvc import Repo, fs
 from support.bounds import on_disk, rest_slow
+from support.models import contents
+from support.walks import fresh_folder
 
 CHUNK_BYTES = 1024
 NUMPY_DTYPES = [
@@ -41,38 +40,10 @@ needs_torch = pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="
 needs_gguf = pytest.mark.skipif(not importlib.util.find_spec("gguf"), reason="needs gguf")
 
 
-@contextmanager
-def _folder():
-    """A fresh folder for one example, where syncing costs nothing."""
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="mvc-test-", dir=memory) as name:
-        yield Path(name)
-
-
 def _open(root):
     repo = Repo.init(root)
     repo.set_config("mvc.chunkbytes", str(CHUNK_BYTES))
     return Repo.open(root)
-
-
-def _snapshot(root):
-    """Return path → (executable, link text, bytes) of all that is below a folder."""
-    found, top = {}, os.fsencode(root)
-    for folder, folders, names in os.walk(top):
-        if folder == top and b".mvc" in folders:
-            folders.remove(b".mvc")
-        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
-        for name in (*names, *links):
-            path = os.path.join(folder, name)
-            if os.path.islink(path):
-                found[os.path.relpath(path, top)] = ("link", os.readlink(path))
-            else:
-                is_program = bool(os.stat(path).st_mode & 0o100)
-                found[os.path.relpath(path, top)] = (
-                    is_program,
-                    Path(os.fsdecode(path)).read_bytes(),
-                )
-    return found
 
 
 def _clear(root):
@@ -83,7 +54,7 @@ def _clear(root):
 
 def check_identity(root, *, warns=False):
     """Commit all there is, remove it, and get it back three ways."""
-    before, repo = _snapshot(root), _open(root)
+    before, repo = contents(root), _open(root)
     result = repo.add(".")
     assert len(result.added) == len(before)
     assert warns or not result.warnings
@@ -95,14 +66,14 @@ def check_identity(root, *, warns=False):
     ):
         _clear(root)
         bring_back()
-        assert _snapshot(root) == before
+        assert contents(root) == before
     assert not Repo.open(root).status().files
     return Repo.open(root)
 
 
 def check_file(name, data, **options):
     """Check that one file comes back; return its tensors' bytes by name."""
-    with _folder() as root:
+    with fresh_folder() as root:
         (root / name).write_bytes(data)
         repo = check_identity(root, **options)
         assert repo.upkeep.fsck(data=True).ok
@@ -239,14 +210,10 @@ def _torch_bytes(torch, tensor):
     return flat.copy_(tensor.reshape(-1)).view(torch.uint8).numpy().tobytes()
 
 
-@needs_gguf
-@on_disk
-@given(_models(["float32", "float16", "int8", "int32", "float64"], st.text("abc.", min_size=1)))
-def test_gguf(model):
+def _save_gguf(model):
     import gguf
 
-    model = {name: array for name, array in model.items() if array.size and array.ndim}
-    with _folder() as folder:
+    with fresh_folder() as folder:
         writer = gguf.GGUFWriter(folder / "m.gguf", "llama")
         for name, array in model.items():
             writer.add_tensor(name, array)
@@ -254,8 +221,15 @@ def test_gguf(model):
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
-        data = (folder / "m.gguf").read_bytes()
-    assert check_file("m.gguf", data) == _expected(model)
+        return (folder / "m.gguf").read_bytes()
+
+
+@needs_gguf
+@on_disk
+@given(_models(["float32", "float16", "int8", "int32", "float64"], st.text("abc.", min_size=1)))
+def test_gguf(model):
+    model = {name: array for name, array in model.items() if array.size and array.ndim}
+    assert check_file("m.gguf", _save_gguf(model)) == _expected(model)
 
 
 # Damaged, plain and odd files.
@@ -281,16 +255,7 @@ def _real_files():
         torch.save({name: torch.tensor(array) for name, array in tensors.items()}, buffer)
         yield "m.pt", buffer.getvalue()
     if importlib.util.find_spec("gguf"):
-        import gguf
-
-        with _folder() as folder:
-            writer = gguf.GGUFWriter(folder / "m.gguf", "llama")
-            writer.add_tensor("a", tensors["a"])
-            writer.write_header_to_file()
-            writer.write_kv_data_to_file()
-            writer.write_tensors_to_file()
-            writer.close()
-            yield "m.gguf", (folder / "m.gguf").read_bytes()
+        yield "m.gguf", _save_gguf({"a": tensors["a"]})
 
 
 REAL_FILES = dict(_real_files())
@@ -318,7 +283,7 @@ def test_a_damaged_checkpoint_is_a_file_like_any_other(name, data):
             content[at : at + 4] = data.draw(st.binary(min_size=1, max_size=4))
         else:
             content[at:at] = data.draw(st.binary(min_size=1, max_size=9))
-    with _folder() as root:
+    with fresh_folder() as root:
         (root / name).write_bytes(content)
         check_identity(root, warns=True)
 
@@ -369,13 +334,13 @@ def test_odd_names(tmp_path):
     for name in ODD_NAMES:
         (inner / name / name[:100]).mkdir(parents=True)
         (inner / name / name[:100] / name).write_text(f"in {name!a}")
-    before = _snapshot(tmp_path)
+    before = contents(tmp_path)
     repo.add(".")
     repo.commit("odd")
-    assert {file.path for file in repo.ls()} == set(map(os.fsdecode, before))
+    assert {file.path for file in repo.ls()} == set(before)
     _clear(tmp_path)
     Repo.open(tmp_path).restore(".")
-    assert _snapshot(tmp_path) == before
+    assert contents(tmp_path) == before
     for name in ODD_NAMES:
         assert repo.remove(name) == (name,)
         assert not (tmp_path / name).exists()
@@ -386,7 +351,7 @@ def test_odd_names(tmp_path):
 def test_any_name_is_kept_or_refused(names):
     from mvc.history.names import find_path_fault
 
-    with _folder() as root:
+    with fresh_folder() as root:
         for parts in names:
             path = "/".join(parts)
             if find_path_fault(path) or path.endswith(fs.TEMP_SUFFIX) or max(
@@ -398,7 +363,7 @@ def test_any_name_is_kept_or_refused(names):
                 (root / path).write_text(path)
             except OSError:
                 continue  # a file has the name of the folder, or the other way round
-        if _snapshot(root):
+        if contents(root):
             check_identity(root, warns=True)  # a name may claim to be a checkpoint
 
 
@@ -453,16 +418,6 @@ def _gap_bytes(data, model):
 @pytest.fixture
 def repo(tmp_path):
     return _open(tmp_path)
-
-
-def test_equal_tensors_are_stored_once(repo, tmp_path):
-    weights = _weights(1, 32, 32)
-    model = {f"layer.{number}": weights for number in range(4)}
-    data = save_safetensors(model)
-    counts = _new_bytes(repo, tmp_path, "m.safetensors", data)
-    assert counts.plain_bytes == len(data)
-    assert counts.new_plain_bytes == weights.nbytes + _gap_bytes(data, model)
-    assert counts.new_chunks == 4 + -(-_gap_bytes(data, model) // CHUNK_BYTES)
 
 
 def test_renamed_and_reordered_tensors_cost_the_header(repo, tmp_path):
@@ -522,53 +477,6 @@ def test_tied_weights_are_stored_once(repo, tmp_path):
     assert counts.chunks - counts.new_chunks == 0
     counts = _new_bytes(repo, tmp_path, "untied.pt", untied.getvalue())
     assert counts.new_plain_bytes <= len(untied.getvalue()) - 2 * embed.nbytes
-
-
-@pytest.mark.parametrize("name", REAL_FILES)
-def test_adding_a_touched_file_again_writes_nothing(repo, tmp_path, name):
-    _new_bytes(repo, tmp_path, name, REAL_FILES[name])
-    repo.commit("first")
-    os.utime(tmp_path / name, ns=(1, 1))
-    before = _store_bytes(tmp_path)
-    result = repo.add(name)
-    assert [file.path for file in result.added] == [name]
-    assert (result.counts.new_chunks, result.counts.stored_bytes) == (0, 0)
-    assert result.counts.plain_bytes == len(REAL_FILES[name])
-    copy = tmp_path / f"copy of {name}"
-    shutil.copy(tmp_path / name, copy)
-    assert repo.add(copy.name).counts.stored_bytes == 0
-    assert _store_bytes(tmp_path) == before
-    assert not [file for file in repo.status().files if file.path == name]
-
-
-def test_status_reads_no_unchanged_file(repo, tmp_path, monkeypatch):
-    for number, (name, data) in enumerate(REAL_FILES.items()):
-        (tmp_path / name).write_bytes(data)
-        os.utime(tmp_path / name, ns=(number, number))  # older than the index for sure
-    (tmp_path / "plain").write_text("x")
-    os.utime(tmp_path / "plain", ns=(9, 9))
-    repo.add(".")
-    repo.commit("all")
-    files = {path.stat().st_ino for path in tmp_path.iterdir() if path.is_file()}
-    read = []
-    real = fs.read_at
-
-    def counted(descriptor, buffer, offset):
-        if os.fstat(descriptor).st_ino in files:
-            read.append(len(buffer))
-        return real(descriptor, buffer, offset)
-
-    monkeypatch.setattr(fs, "read_at", counted)
-    assert not Repo.open(tmp_path).status().files
-    assert not Repo.open(tmp_path).add(".").added
-    assert Repo.open(tmp_path).switch("side", create=True).written == ()
-    assert not read
-    os.utime(tmp_path / "m.npz", ns=(1, 1))
-    assert not Repo.open(tmp_path).status().files
-    assert sum(read) >= len(REAL_FILES["m.npz"])  # the counter counts
-    read.clear()
-    assert not Repo.open(tmp_path).status().files
-    assert not read  # it was looked at once, and never again
 
 
 def test_a_state_of_committed_tensors_costs_its_header(repo, tmp_path):

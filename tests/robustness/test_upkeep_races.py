@@ -1,30 +1,23 @@
-"""gc, repack and prune: killed at random moments, two at once, and beside commits and readers."""
+"""gc, repack and prune: on a failing disk, two at once, and beside commits and readers; nothing is lost.
+
+``test_upkeep_power_loss`` stops them at every step.
+"""
 
 from __future__ import annotations
 
 import random
 import shutil
-from dataclasses import replace
 
 import pytest
 
-from mvc import Repo
+from mvc import Repo, StorageError
 from mvc.upkeep.sweep import upkeep_lock
 from support import verbs
 from support.bounds import bounded, rest_slow
 from support.cli import Shell
-from support.kept_repo import WHO, build_kept, load_exactly
-from support.zygote import Zygote
-
-_KILLS = bounded(5, 150)
-_COMMITS = bounded(100, 3000)
-
-
-@pytest.fixture(scope="module")
-def zygote():
-    with Zygote() as running:
-        yield running
-
+from support.faults import FAULTS, fail_calls
+from support.fulldisk import FullDisk
+from support.kept_repo import WHO, build_kept, commit_step, load_exactly
 
 VERBS = {"gc": {}, "repack": {}, "gather": {}, "prune": {"keep_last": 1}}
 
@@ -44,39 +37,55 @@ def _open(root):
     return Repo.open(root, identity=WHO)
 
 
-# Killed.
+def _run(root, verb):
+    getattr(verbs, verb)(root, **VERBS[verb])
+
+
+# Stopped.
+
+
+def _check_all_well(root, verb, kept, where):
+    """All is there now, and the verb works once nothing stands in its way."""
+    kept.check(root, where)
+    _run(root, verb)
+    kept.check(root, f"{where}, again")
+    _open(root).upkeep.gc(grace_s=0)
+    assert _open(root).upkeep.plan_gc(grace_s=0).is_empty, where
+    assert not list((root / ".mvc").rglob("*.mvc-tmp")), where
 
 
 @pytest.mark.parametrize("verb", rest_slow(VERBS))
-def test_killed_at_any_moment(verb, tmp_path, zygote):
-    origin, work = tmp_path / "origin", tmp_path / "work"
+def test_disk_full(verb, tmp_path):
+    origin, work, parts = tmp_path / "origin", tmp_path / "work", bounded(5, 60)
     kept = _prepare(origin, verb)
     shutil.copytree(origin, work)
-    usual = zygote.run(verb, work, **VERBS[verb])
-    assert usual.error is None
-    kept.check(work, "alone")
-    chooser, hits = random.Random(21), 0
-    for number in range(_KILLS):
+    with FullDisk(work, 2**40) as disk:
+        _run(work, verb)
+    kept.check(work)
+    failures = 0
+    for number in range(parts):
         shutil.rmtree(work)
         shutil.copytree(origin, work)
-        delay_s = chooser.uniform(0.1, 1.05) * usual.seconds
-        outcome = zygote.run(verb, work, kill_after_s=delay_s, **VERBS[verb])
-        hits += outcome.killed
-        where = f"{verb}, kill {number} after {delay_s * 1e3:.2f} ms"
-        assert outcome.error is None, f"{where}: {outcome.error}"
-        kept.check(work, where)
-        if number % 2:  # another verb comes across what was left
-            _open(work).upkeep.gc(grace_s=0)
-        getattr(verbs, verb)(work, **VERBS[verb])
-        kept.check(work, f"{where}, again")
-        if verb in ("prune", "gather"):  # what the killed one wrote has its grace, or is joined
-            _open(work).upkeep.gc(grace_s=0)
-        left = replace(
-            _open(work).upkeep.plan_gc(grace_s=0), statistics=0
-        )  # only gc looks at what is kept
-        assert left.is_empty, where
-        assert not list((work / ".mvc").rglob("*.mvc-tmp")), where
-    assert hits
+        where = f"{verb}, {number} of {parts} parts of {disk.used_bytes:,} bytes"
+        with FullDisk(work, disk.used_bytes * number // parts):
+            try:
+                _run(work, verb)
+            except StorageError as error:
+                failures += 1
+                assert "no space left" in str(error).lower(), where
+        _check_all_well(work, verb, kept, where)
+    assert failures or not disk.used_bytes
+
+
+@pytest.mark.parametrize("fault", rest_slow(FAULTS))
+@pytest.mark.parametrize("verb", rest_slow(VERBS))
+def test_one_fault(verb, fault, tmp_path):
+    origin = tmp_path / "origin"
+    kept = _prepare(origin, verb)
+    for where, work in fail_calls(
+        lambda root: _run(root, verb), origin, tmp_path, fault, bounded(23, 1)
+    ):
+        _check_all_well(work, verb, kept, f"{verb}: {where}")
 
 
 @pytest.mark.nightly
@@ -86,14 +95,12 @@ def test_killed_over_and_over(tmp_path, zygote):
     kept = build_kept(root)
     repo, chooser = _open(root), random.Random(22)
     for number in range(bounded(8, 300)):
-        commit = repo.commit_state(
-            verbs.make_near_state(number), message="more", delta=number % 2 == 0
-        ).commit
+        commit = commit_step(repo, number, run=9, delta=number % 2 == 0)
         commands = [(chooser.choice(["gc", "repack"]), root, {}), ("repack", root, {})]
         outcomes = zygote.run_all(commands, kill_after_s=chooser.uniform(0.005, 0.12), victims=1)
         assert outcomes[1].kind in (None, "ConflictError"), outcomes[1].error
         kept.check(root, f"round {number}")
-        assert verbs.load_near_state(repo, commit) == number
+        assert load_exactly(repo, commit) == number
 
 
 # Two at once.
@@ -116,49 +123,29 @@ def test_somebody_is_at_it(verb, tmp_path):
     assert repo._context.store.packs() == packs
     assert repo._context.history.list_refs("refs/") == refs
     kept.check(root)
-    getattr(verbs, verb)(root, **VERBS[verb])
+    _run(root, verb)
     kept.check(root)
 
 
-@pytest.mark.parametrize("second", rest_slow(["gc", "repack", "prune"]))
+def _plan(repo, verb, **options):
+    return repo.upkeep.plan_gc(grace_s=0) if verb == "gc" else repo.upkeep.plan_repack(**options)
+
+
+@pytest.mark.parametrize("second", rest_slow(["gc", "gather", "repack", "prune"], kept=2))
 @pytest.mark.parametrize("first", ["gc", "repack"])
 def test_a_plan_from_before(first, second, tmp_path):
-    """A plan is made again where another upkeep has moved the packs it speaks of."""
+    """A plan is made again where another upkeep, or a commit of a run, has moved the packs it speaks of."""
     root = tmp_path / "work"
     kept = _prepare(root, "prune")
-    late, repo = _open(root), _open(root)
-    plan = late.upkeep.plan_gc(grace_s=0) if first == "gc" else late.upkeep.plan_repack()
-    assert not plan.is_empty
-    if second == "prune":
-        repo.upkeep.prune(repo.upkeep.plan_prune(keep_last=1))
-    else:
-        getattr(repo.upkeep, second)(**({"grace_s": 0} if second == "gc" else {}))
-    getattr(late.upkeep, first)(plan)
-    kept.check(root)
-    again = _open(root)
-    assert (
-        again.upkeep.plan_gc(grace_s=0) if first == "gc" else again.upkeep.plan_repack()
-    ).is_empty
-
-
-@pytest.mark.parametrize("verb", rest_slow(["gc", "repack"]))
-def test_a_plan_from_before_packs_were_joined(verb, tmp_path):
-    """A commit of a run beside it joins packs at any time: no reason to fail."""
-    root = tmp_path / "work"
-    kept = _prepare(root, verb)
     repo = _open(root)
-    plan = (
-        repo.upkeep.plan_gc(grace_s=0) if verb == "gc" else repo.upkeep.plan_repack(everything=True)
-    )
+    plan = _plan(repo, first, everything=second == "gather")
+    assert not plan.is_empty
     gone = {pack for batch in plan.sweep.batches for pack in batch.remove}
-    verbs.gather(root)
-    assert not gone <= repo._context.store.packs()
-    getattr(repo.upkeep, verb)(plan)
+    _run(root, second)
+    assert second != "gather" or not gone <= repo._context.store.packs()
+    getattr(repo.upkeep, first)(plan)
     kept.check(root)
-    again = _open(root)
-    assert (
-        again.upkeep.plan_gc(grace_s=0) if verb == "gc" else again.upkeep.plan_repack()
-    ).is_empty
+    assert _plan(_open(root), first).is_empty
 
 
 def test_all_at_once(tmp_path, zygote):
@@ -188,10 +175,10 @@ def test_beside_a_run(tmp_path, zygote):
     repo = Repo.init(root)
     repo.identity = WHO
     repo.set_config("mvc.chunkbytes", "16384")
-    repo.commit_state(verbs.make_near_state(0), message="start", step=0)
+    commit_step(repo, 0)
     outcomes = zygote.run_all(
         [
-            ("train_beside", root, {"end": str(end), "count": _COMMITS}),
+            ("train_beside", root, {"end": str(end), "count": bounded(100, 3000)}),
             ("sweep_until", root, {"end": str(end)}),
             ("read_beside", root, {"end": str(end), "seed": 1}),
         ]
@@ -204,13 +191,13 @@ def test_beside_a_run(tmp_path, zygote):
     found = [entry.info.id for entry in _open(root).log("main")]
     assert found[:-1] == line[::-1]
     for commit in line:
-        verbs.load_near_state(repo, commit)
+        load_exactly(repo, commit)
     report = _open(root).upkeep.fsck(data=True)
     assert report.ok, report.problems
     _open(root).upkeep.gc(grace_s=0)
     assert _open(root).upkeep.plan_gc(grace_s=0).is_empty
     for commit in line[:: max(1, len(line) // 20)]:
-        verbs.load_near_state(_open(root), commit)
+        load_exactly(_open(root), commit)
 
 
 def test_a_long_lived_process_sees_what_gc_took(tmp_path):
@@ -218,16 +205,15 @@ def test_a_long_lived_process_sees_what_gc_took(tmp_path):
     root = tmp_path / "work"
     kept = build_kept(root)
     run, sweeper = _open(root), _open(root)
-    state = verbs.make_near_state(1)
+    terms = {"run": 9, "time_s": 1_800_000_000, "branch": "doomed"}
     run.branches.create("doomed")
-    first = run.commit_state(state, message="one", step=1, time_s=1_800_000_000, branch="doomed")
+    first = commit_step(run, 1, **terms)
     run.branches.delete("doomed", force=True)
     assert sweeper.upkeep.gc(grace_s=0).removed_objects
-    assert not sweeper._context.history.has_object(first.commit)
+    assert not sweeper._context.history.has_object(first)
     run.branches.create("doomed")
-    again = run.commit_state(state, message="one", step=1, time_s=1_800_000_000, branch="doomed")
-    assert again.commit == first.commit
-    verbs.load_near_state(_open(root), "doomed")
+    assert commit_step(run, 1, **terms) == first
+    load_exactly(_open(root), "doomed")
     kept.check(root)
 
 
@@ -236,14 +222,14 @@ def test_revived_between_plan_and_run(tmp_path):
     root = tmp_path / "work"
     kept = build_kept(root)
     repo, other = _open(root), _open(root)
-    doomed = other.commit_state(verbs.make_near_state(5), message="m", branch="doomed").commit
+    doomed = commit_step(other, 5, run=9, branch="doomed")
     other.branches.delete("doomed", force=True)
     plan = repo.upkeep.plan_gc(grace_s=0)
     assert plan.objects
     other.branches.create("revived", doomed)
-    other.commit_state({"other": verbs.make_near_state(6)["w"]}, message="n", branch="third")
+    commit_step(other, 6, run=9, branch="third")
     repo.upkeep.gc(plan)
-    assert verbs.load_near_state(repo, "revived") == 5
+    assert load_exactly(repo, "revived") == 5
     kept.check(root)
 
 
@@ -252,15 +238,15 @@ def test_same_content_between_plan_and_run(tmp_path):
     root = tmp_path / "work"
     kept = build_kept(root)
     repo, other = _open(root), _open(root)
-    other.commit_state(verbs.make_near_state(5), message="m", branch="doomed")
+    commit_step(other, 5, run=9, branch="doomed")
     other.branches.delete("doomed", force=True)
     plan = repo.upkeep.plan_gc(grace_s=0)
     assert plan.sweep.dropped_chunks
-    result = other.commit_state(verbs.make_near_state(5), message="again", branch="again")
+    again = commit_step(other, 5, run=9, branch="again")
     packs = repo._context.store.packs()
     done = repo.upkeep.gc(plan)
     assert done.kept_packs
     assert repo._context.store.packs() <= packs
-    assert verbs.load_near_state(repo, result.commit) == 5
+    assert load_exactly(repo, again) == 5
     kept.check(root)
     assert load_exactly(repo, kept.whole[0]) == 3

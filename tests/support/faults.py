@@ -5,9 +5,17 @@ Unlike with a loss of power everything that cleans up runs, and the process goes
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import threading
 
+from mvc.errors import StorageError
+
+FAULTS = {
+    "io-error": OSError(errno.EIO, "Input/output error"),
+    "ctrl-c": KeyboardInterrupt(),
+}
 _CALLS = (
     *("fsync", "rename", "replace", "unlink", "mkdir", "rmdir", "symlink"),
     *("write", "writev", "pwrite", "truncate", "ftruncate"),
@@ -56,3 +64,25 @@ class OneFault:
 
 def _creates(path, flags, *args, **kwargs):
     return bool(flags & os.O_CREAT)
+
+
+def fail_calls(verb, origin, folder, fault, stride):
+    """Run a verb on copies of a folder, with a fault at one call after another; yield (where, the copy)."""
+    work = folder / "work"
+    shutil.copytree(origin, work, symlinks=True)
+    with OneFault() as counted:
+        verb(work)
+    shutil.rmtree(work)
+    assert counted.calls > 5
+    for step in range(0, counted.calls, stride):
+        shutil.copytree(origin, work, symlinks=True)
+        with OneFault(FAULTS[fault], step) as faulty:
+            try:
+                verb(work)
+            except KeyboardInterrupt:
+                assert fault == "ctrl-c"
+            except StorageError as error:
+                assert fault == "io-error"
+                assert "input/output error" in str(error)
+        yield f"{faulty.name}, call {step} of {counted.calls}", work
+        shutil.rmtree(work)

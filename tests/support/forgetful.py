@@ -8,6 +8,8 @@ has no power. ``survivors`` then builds what a pessimistic file system would hol
 - a file has the bytes it had at its last fsync; never synced means empty;
 - a folder has the names it had at its last fsync; never synced means empty.
 
+``lose_power`` does all that for a verb at one step after another.
+
 It patches the ``os`` module, so dulwich's writes are seen as well as ours. Inodes are kept open for
 as long as the disk lives: a number that is used twice would mix up two files.
 """
@@ -15,9 +17,12 @@ as long as the disk lives: a number that is used twice would mix up two files.
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import threading
 from pathlib import Path
+
+import pytest
 
 _NAME_CALLS = ("rename", "replace", "unlink", "remove", "mkdir", "rmdir", "symlink", "link")
 _WRITE_CALLS = ("write", "writev", "pwrite", "pwritev", "truncate", "ftruncate")
@@ -37,7 +42,7 @@ class ForgetfulDisk:
         self._originals = {}
         self._kept = []
         self._files = {}  # inode -> (bytes, mtime) at the last fsync
-        self._folders = {}  # inode -> {name: (inode, kind, mode, link text)} at the last fsync
+        self._folders = {}  # inode -> {name: (inode, mode, link text, mtime)} at the last fsync
 
     def __enter__(self):
         for folder, _, names in os.walk(self.root):
@@ -119,7 +124,7 @@ class ForgetfulDisk:
         for name in os.listdir(descriptor):
             found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
             text = os.readlink(name, dir_fd=descriptor) if stat.S_ISLNK(found.st_mode) else None
-            names[name] = (found.st_ino, stat.S_IFMT(found.st_mode), found.st_mode, text)
+            names[name] = (found.st_ino, found.st_mode, text, found.st_mtime_ns)
         self._folders[os.fstat(descriptor).st_ino] = names
 
     def _keep(self, path, flags):
@@ -134,14 +139,41 @@ class ForgetfulDisk:
 
     def _build(self, inode, target):
         target.mkdir()
-        for name, (child, kind, mode, text) in self._folders.get(inode, {}).items():
+        for name, (child, mode, text, link_mtime_ns) in self._folders.get(inode, {}).items():
             path = target / name
-            if kind == stat.S_IFDIR:
+            if stat.S_ISDIR(mode):
                 self._build(child, path)
-            elif kind == stat.S_IFLNK:
+            elif stat.S_ISLNK(mode):
                 path.symlink_to(text)
+                os.utime(path, ns=(link_mtime_ns, link_mtime_ns), follow_symlinks=False)
             else:
                 data, mtime_ns = self._files.get(child, (b"", 0))
                 path.write_bytes(data)
                 path.chmod(stat.S_IMODE(mode))
                 os.utime(path, ns=(mtime_ns, mtime_ns))
+
+
+def count_steps(verb, root):
+    """Run a verb to its end; return at how many steps the power can go."""
+    with ForgetfulDisk(root) as disk:
+        verb(root)
+    disk.close()
+    return disk.steps
+
+
+def lose_power(verb, origin, folder, steps):
+    """Run a verb on copies of a folder, each stopped at one of the steps; yield (where, what is left).
+
+    That is looked at twice: the pessimist's disk forgot all that was not synced, and ``work`` kept
+    everything up to the stop, as after the death of the process.
+    """
+    work, pessimist = folder / "work", folder / "pessimist"
+    for step in steps:
+        shutil.copytree(origin, work, symlinks=True)
+        with ForgetfulDisk(work, stop_at=step) as disk, pytest.raises(PowerLoss):
+            verb(work)
+        disk.survivors(pessimist)
+        disk.close()
+        for survivor in (pessimist, work):
+            yield f"step {step}, {survivor.name}", survivor
+            shutil.rmtree(survivor)

@@ -6,7 +6,6 @@ refused commit. ``Kept`` knows the bytes of every commit and asks for them again
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import dataclass, field
@@ -77,13 +76,6 @@ class Kept:
                 assert error.policy, where
         report = repo.upkeep.fsck(data=True)
         assert report.ok, f"{where}: {report.problems}"
-
-    def write(self, path):
-        Path(path).write_text(json.dumps([self.whole, self.released]))
-
-    @classmethod
-    def read(cls, path):
-        return cls(*json.loads(Path(path).read_text()))
 
 
 def build_kept(root, *, chunk_bytes=16384, released=True):

@@ -55,10 +55,9 @@ def parse_history(data):
     return found
 
 
-def encode_history(objects, *, raw=()):
-    """Return the bytes of a Git pack of some objects; ``raw`` has entries as they are."""
+def encode_history(objects):
+    """Return the bytes of a Git pack of some objects."""
     entries = [_encode_entry_header(kind, len(one)) + zlib.compress(one) for kind, one in objects]
-    entries += raw
     data = PACK_HEADER.pack(b"PACK", 2, len(entries)) + b"".join(entries)
     return data + sha1(data, usedforsecurity=False).digest()
 

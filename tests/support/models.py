@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -40,3 +41,17 @@ def digests(folder: Path) -> dict[str, str]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and not path.is_symlink() and ".mvc" not in path.parts
     }
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Return path → (mode as in Git, bytes or text of the link) below a folder, the repository left out."""
+    found = {}
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        if name.split("/")[0] == ".mvc":
+            continue
+        if path.is_symlink():
+            found[name] = (0o120000, os.readlink(os.fsencode(path)))
+        elif path.is_file():
+            found[name] = (0o100755 if path.stat().st_mode & 0o100 else 0o100644, path.read_bytes())
+    return found

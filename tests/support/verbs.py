@@ -17,6 +17,7 @@ from mvc.chunkstore import listing
 from mvc.history import object_gather
 from mvc.history.values import Identity, Stamp
 from mvc.operations import aftercare
+from support.kept_repo import commit_step, load_exactly
 
 WHO = Identity("Ann", "ann@example.org")
 
@@ -32,9 +33,8 @@ def warm_up():
         commit_state(root, 1)
         checkout(root, "HEAD~1")
         switch(root, "main")
-        reset_hard(root, "HEAD~1")
         move_names(root, "HEAD")
-        load_state(root, "main@{1}")
+        load_state(root, "main")
         (root / "a").write_text("b")
         assert Repo.open(root).diff()
         gc(root)
@@ -46,23 +46,18 @@ def warm_up():
 
 
 def add_and_commit(root, message):
-    repo = Repo.open(root, identity=WHO)
-    repo.add(".")
-    return repo.commit(message).commit
+    return _add_and_commit(Repo.open(root, identity=WHO), ".", message)
 
 
 def add(root, path):
     Repo.open(root, identity=WHO).add(path)
 
 
-def write_and_commit(root, path, text, attempts=1):
-    """Write a file of one's own, add and commit it; conflicts are tried again."""
-    (root / path).write_text(text)
+def _retry(root, act, attempts):
+    """Do to a repository what may come into conflict with others; return what it returns."""
     for attempt in range(attempts):
-        repo = Repo.open(root, identity=WHO)
         try:
-            repo.add(path)
-            return repo.commit(f"{path}: {text[:20]}").commit
+            return act(Repo.open(root, identity=WHO))
         except ConflictError as error:
             if "nothing to commit" in str(error):
                 return None  # another process took it along: the index is everybody's
@@ -71,23 +66,25 @@ def write_and_commit(root, path, text, attempts=1):
     return None
 
 
+def _add_and_commit(repo, path, message):
+    repo.add(path)
+    return repo.commit(message).commit
+
+
+def write_and_commit(root, path, text, attempts=1):
+    """Write a file of one's own, add and commit it; conflicts are tried again."""
+    (root / path).write_text(text)
+    message = f"{path}: {text[:20]}"
+    return _retry(root, lambda repo: _add_and_commit(repo, path, message), attempts)
+
+
 def commit_many_files(root, name, rounds):
     """Commit a folder of one's own, of more files than stay loose, again and again."""
     for number in range(rounds):
         (root / name).mkdir(exist_ok=True)
-        for one in range(40):
-            (root / name / f"{one}.txt").write_text(f"{name} {one} of round {number}")
-        for attempt in range(200):
-            repo = Repo.open(root, identity=WHO)
-            try:
-                repo.add(name)
-                repo.commit(f"{name} {number}")
-                break
-            except ConflictError as error:
-                if "nothing to commit" in str(error):
-                    break  # another process took it along
-                if attempt == 199:
-                    raise
+        for file in range(40):
+            (root / name / f"{file}.txt").write_text(f"{name} {file} of round {number}")
+        _retry(root, lambda repo, text=f"{name} {number}": _add_and_commit(repo, name, text), 200)
 
 
 def collect(root, rounds):
@@ -107,16 +104,10 @@ def make_state(number):
 
 
 def commit_state(root, number, branch=None, attempts=1):
-    for attempt in range(attempts):
-        repo = Repo.open(root, identity=WHO)
-        try:
-            return repo.commit_state(
-                make_state(number), message=f"state {number}", step=number, branch=branch
-            ).commit
-        except ConflictError:
-            if attempt == attempts - 1:
-                raise
-    return None
+    options = {"message": f"state {number}", "step": number, "branch": branch}
+    return _retry(
+        root, lambda repo: repo.commit_state(make_state(number), **options).commit, attempts
+    )
 
 
 def load_state(root, revision):
@@ -133,15 +124,6 @@ def commit_states(root, first, count, branch=None, attempts=1, gathers=False):
     with gathering_often() if gathers else contextlib.nullcontext():
         for number in range(first, first + count):
             commit_state(root, number, branch=branch, attempts=attempts)
-
-
-def read_for_a_while(root, until):
-    """Load and check the newest state of main over and over until it is that one."""
-    newest = -1
-    while newest != until:
-        number = load_state(root, "main")
-        assert number >= newest, f"{number} after {newest}"
-        newest = number
 
 
 def fsck_until(root, until):
@@ -164,10 +146,6 @@ def checkout_often(root, revisions, times):
 
 def switch(root, branch):
     Repo.open(root, identity=WHO).switch(branch)
-
-
-def reset_hard(root, revision):
-    Repo.open(root, identity=WHO).reset(revision, mode="hard")
 
 
 def move_names(root, revision):
@@ -224,6 +202,45 @@ def prune(root, keep_last):
     repo.upkeep.prune(repo.upkeep.plan_prune(keep_last=keep_last))
 
 
+def train_beside(root, end, count):
+    """Commit, branch, delete, reset; return the commits of main that count, the newest last."""
+    repo, line = Repo.open(root, identity=WHO), []
+    try:
+        for number in range(count):
+            line.append(commit_step(repo, number, delta=(None, True, False)[number % 3]))
+            if number % 5 == 2:
+                repo.branches.create(f"try-{number}")
+                commit_step(repo, number + 1, branch=f"try-{number}")
+                repo.branches.delete(f"try-{number}", force=True)
+            if number % 7 == 4:
+                repo.reset("HEAD~1", mode="hard")
+                line.pop()
+    finally:
+        Path(end).touch()
+    return line
+
+
+def read_beside(root, end, seed):
+    """Load commits of main at random until a file turns up; return how many."""
+    repo, chooser, count = Repo.open(root), random.Random(seed), 0
+    while not Path(end).exists() or not count:
+        entries = list(repo.log("main", limit=60))
+        load_exactly(repo, chooser.choice(entries).id)
+        count += 1
+        if count % 10 == 0:
+            repo = Repo.open(root)
+    return count
+
+
+def read_for_a_while(root, until):
+    """Load and check the newest state of main over and over until it is that one."""
+    newest = -1
+    while newest != until:
+        number = load_state(root, "main")
+        assert number >= newest, f"{number} after {newest}"
+        newest = number
+
+
 def sweep_until(root, end):
     """gc and repack in turn until a file turns up; return how often each removed anything."""
     counts = [0, 0]
@@ -234,60 +251,6 @@ def sweep_until(root, end):
         counts[1] += repo.upkeep.repack().removed_packs > 0
         if is_last:
             return counts
-
-
-def train_beside(root, end, count):
-    """Commit, branch, delete, reset; return the commits of main that count, the newest last."""
-    repo, line = Repo.open(root, identity=WHO), []
-    try:
-        for number in range(count):
-            delta = (None, True, False)[number % 3]
-            commit = repo.commit_state(
-                make_near_state(number), message=f"{number}", step=number, delta=delta
-            ).commit
-            line.append(commit)
-            if number % 5 == 2:
-                name = f"try-{number}"
-                repo.branches.create(name)
-                repo.commit_state(make_near_state(number + 1), message=name, branch=name)
-                repo.branches.delete(name, force=True)
-            if number % 7 == 4:
-                repo.reset("HEAD~1", mode="hard")
-                line.pop()
-    finally:
-        Path(end).touch()
-    return line
-
-
-def make_near_state(number):
-    """Return a state that differs a little from that of the number before."""
-    rng = np.random.default_rng(3)
-    values = rng.standard_normal((80, 64)).astype(np.float32)
-    return {"w": values * np.float32(1 + number * 1e-4), "b": np.arange(9.0) + number, "n": number}
-
-
-def load_near_state(repo, revision):
-    state = repo.load_state(revision, framework="numpy")
-    wanted = make_near_state(state["n"])
-    assert state["w"].tobytes() == wanted["w"].tobytes()
-    assert state["b"].tobytes() == wanted["b"].tobytes()
-    return state["n"]
-
-
-def read_beside(root, end, seed):
-    """Load commits of main at random until a file turns up; return how many."""
-    repo, chooser, count = Repo.open(root), random.Random(seed), 0
-    while not Path(end).exists() or not count:
-        if repo.head.commit is None:
-            continue
-        commits = [entry.info.id for entry in repo.log("main", limit=60)]
-        commit = chooser.choice(commits)
-        load_near_state(repo, commit)
-        assert repo.show(commit).info.id == commit
-        count += 1
-        if count % 10 == 0:
-            repo = Repo.open(root)
-    return count
 
 
 def status_codes(root, untracked=True):

@@ -113,6 +113,7 @@ class TestRecover:
             with pytest.raises(CorruptionError, match="journal") as caught:
                 call()
             assert f"remove {root / JOURNAL}" in caught.value.hint
+        assert "bad-journal" in {problem.kind for problem in two.upkeep.fsck().problems}
         assert list(two.log())  # history needs no worktree
         (root / JOURNAL).unlink()
         assert codes(two) == {}
