@@ -1,7 +1,6 @@
 """Remotes whose history is on a Git host: a web server, git daemon, ssh and a folder, all real."""
 
 import shlex
-import shutil
 import socket
 import sys
 
@@ -18,8 +17,9 @@ from mvc import (
 )
 from mvc.remotes.root_store import RootStore
 from mvc.storage.local import LocalStorage
-from support.git_hosts import make_bare, make_certificate, run_daemon, run_web_host, stock
+from support.git_hosts import make_bare, run_daemon, run_web_host, stock
 from support.remote_repos import commit_model, make_repo
+from support.servers import make_certificate
 from support.stockgit import run_git
 
 # What runs in place of ssh: the command that it was to run there, here.
@@ -401,13 +401,12 @@ def test_the_config_of_a_repository_names_no_helper_and_no_command(web_repo, web
     assert not mark.exists()
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_only_the_user_says_whom_to_trust(repo, host, tmp_path):
     commit_model(repo)
-    key = make_certificate(tmp_path / "key.pem")
+    certificate = make_certificate(tmp_path)
     with (repo.worktree / ".mvc/config").open("a") as file:
         file.write("[http]\n\tsslVerify = false\n")
-    with run_web_host(host.parent, key) as web:
+    with run_web_host(host.parent, certificate) as web:
         repo.remotes.set_url("origin", f"{web.url}/model.git")
         with pytest.raises(UsageError, match=r"http\.sslverify is refused"):
             repo.push()
@@ -415,7 +414,7 @@ def test_only_the_user_says_whom_to_trust(repo, host, tmp_path):
         with pytest.raises(StorageError, match="certificate"):
             repo.push()
         user = tmp_path / "home" / ".gitconfig"
-        user.write_text(f"[http]\n\tsslCAInfo = {key}.crt\n")
+        user.write_text(f"[http]\n\tsslCAInfo = {certificate[0]}\n")
         repo.push()
         with run_web_host(host.parent) as plain:
             web.answer = lambda path: (302, {"Location": f"{plain.url}{path}"}, b"")

@@ -8,7 +8,7 @@ import pytest
 from mvc import MvcError, Repo
 from support.cli import IDENTITY, Shell
 from support.remote_repos import commit_model, make_repo
-from support.tls_server import make_certificate, run_tls_server
+from support.servers import make_certificate, run_echo_server
 
 pytest.importorskip("cryptography")
 
@@ -88,7 +88,7 @@ def tracebacks(call):
 def test_a_store_that_echoes_all(box, certificate, monkeypatch, way):
     url, given = WAYS[way]
     status = 400 if way == "a SAS of Azure" else 403
-    with run_tls_server(certificate, status=status) as (port, heard):
+    with run_echo_server(certificate, status=status) as (port, heard):
         place = f"https://127.0.0.1:{port}"
         endpoints = {"AWS_ENDPOINT_URL": place, "AZURE_STORAGE_ENDPOINT": place}
         given = {**endpoints, **given, "SSL_CERT_FILE": str(certificate[0])}

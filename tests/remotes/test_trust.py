@@ -5,7 +5,7 @@ import pytest
 from mvc import NotFoundError, StorageError, UsageError
 from support.remote_repos import make_repo
 from support.s3_server import KEYS
-from support.tls_server import make_certificate, run_tls_server
+from support.servers import make_certificate, run_echo_server
 
 pytest.importorskip("cryptography")
 
@@ -50,7 +50,7 @@ def repo(tmp_path, keys):
 
 @pytest.fixture
 def server(certificate, repo):
-    with run_tls_server(certificate) as (port, heard):
+    with run_echo_server(certificate) as (port, heard):
         repo.set_config("remote.origin.endpoint", f"https://127.0.0.1:{port}")
         repo.set_config("remote.origin.timeout", "5")
         yield heard
@@ -107,7 +107,7 @@ def test_plain_http_is_for_loopback_or_the_environment(repo, monkeypatch):
     with pytest.raises(UsageError, match="is not encrypted") as failed:
         repo.remotes.refs("origin")
     assert "AWS_ENDPOINT_URL" in failed.value.hint
-    with run_tls_server() as (port, heard):
+    with run_echo_server() as (port, heard):
         repo.set_config("remote.origin.endpoint", f"http://127.0.0.1:{port}")
         with pytest.raises(NotFoundError):
             repo.fetch()

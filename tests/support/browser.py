@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
 import os
@@ -122,12 +121,6 @@ class Browser:
         """Type text where the focus is."""
         self.call("Input.insertText", text=text)
 
-    def screenshot(self, file: Path, *, full: bool = True) -> None:
-        """Write a picture of the page."""
-        data = self.call("Page.captureScreenshot", captureBeyondViewport=full)["data"]
-        file.write_bytes(base64.b64decode(data))
-
-    @property
     def requests(self) -> list[str]:
         """Every address that the page asked for, itself included."""
         sent = (one for one in self.events if one.get("method") == "Network.requestWillBeSent")

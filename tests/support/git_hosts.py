@@ -5,14 +5,12 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
-import pathlib
 import socket
-import ssl
 import subprocess
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
+from support.servers import Handler, serve
 from support.stockgit import ENVIRONMENT
 
 
@@ -32,25 +30,7 @@ def make_bare(folder):
     return folder
 
 
-def make_certificate(path):
-    """Write a certificate of 127.0.0.1 that nobody vouches for, and its key."""
-    kind = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
-    subprocess.run(
-        ["openssl", "req", "-x509", *kind, "-subj", "/CN=mvc", "-addext",
-         "subjectAltName=IP:127.0.0.1", "-keyout", path, "-out", f"{path}.crt"],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    with path.open("ab") as file:
-        file.write(pathlib.Path(f"{path}.crt").read_bytes())
-    return path
-
-
-class _Backend(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *args):
-        pass
-
+class _Backend(Handler):
     def _read_body(self):
         if self.headers.get("Transfer-Encoding") != "chunked":
             return self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -67,10 +47,10 @@ class _Backend(BaseHTTPRequestHandler):
         host.requests.append((self.command, self.path, self.headers.get("Authorization")))
         answer = host.answer(self.path) if host.answer else None
         if answer is not None:
-            self._reply(*answer)
+            self.reply(*answer)
             return
         if host.login and self.headers.get("Authorization") != _basic(*host.login):
-            self._reply(401, {"WWW-Authenticate": 'Basic realm="git"'}, b"who?")
+            self.reply(401, {"WWW-Authenticate": 'Basic realm="git"'}, b"who?")
             return
         parts = urlsplit(self.path)
         environment = {
@@ -96,29 +76,17 @@ class _Backend(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         headers = dict(line.split(": ", 1) for line in head.decode().splitlines())
-        self._reply(int(headers.pop("Status", "200").split()[0]), headers, data)
+        self.reply(int(headers.pop("Status", "200").split()[0]), headers, data)
 
-    def _reply(self, status, headers, data):
+    def reply(self, status, headers, data, **options):
         self.server.host.replies.append((status, headers, data))
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        super().reply(status, headers, data, **options)
 
     do_GET = do_POST = _serve  # noqa: N815
 
 
 def _basic(user, password):
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, *args):
-        """Say nothing: some clients hang up."""
 
 
 class WebHost:
@@ -129,31 +97,18 @@ class WebHost:
     Authorization) of all that came, and ``replies`` what was said.
     """
 
-    def __init__(self, root, certificate):
-        self.root, self.login, self.answer, self.requests = root, None, None, []
-        self.loses_answers = False
-        self.replies = []
-        self.server = _Server(("127.0.0.1", 0), _Backend)
-        self.server.host = self
-        self.url = f"http{'s' * bool(certificate)}://127.0.0.1:{self.server.server_port}"
-        if certificate:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate)
-            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
+    def __init__(self, root):
+        self.root, self.login, self.answer, self.loses_answers = root, None, None, False
+        self.requests, self.replies = [], []
 
 
 @contextlib.contextmanager
 def run_web_host(root, certificate=None):
     """Serve the bare repositories of a folder over HTTP, or HTTPS with a certificate and its key."""
-    host = WebHost(root, certificate)
-    thread = threading.Thread(target=host.server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
+    host = WebHost(root)
+    with serve(_Backend, certificate, host=host) as server:
+        host.url = server.url
         yield host
-    finally:
-        host.server.shutdown()
-        thread.join()
-        host.server.server_close()
 
 
 @contextlib.contextmanager

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from hashlib import md5
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+from support.servers import Handler, serve
 
 _DATE = "Thu, 01 Jan 2026 00:00:{second:02} GMT"
 _LIST = (
@@ -20,21 +21,15 @@ _ENTRY = (
 )
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        pass
-
-    def do_GET(self):
+class _Handler(Handler):
+    def answer(self):
         url = urlsplit(self.path)
         if "list-type" in parse_qs(url.query):
             self.send_list()
         else:
             self.send_object(unquote(url.path).removeprefix("/b/"))
 
-    def do_HEAD(self):
-        self.do_GET()
+    do_GET = do_HEAD = answer  # noqa: N815  names of the library
 
     def send_list(self):
         entries = []
@@ -42,7 +37,7 @@ class _Handler(BaseHTTPRequestHandler):
             tag = self.server.tag(versions[0])
             told = "" if tag is None else f"<ETag>{escape(tag)}</ETag>"
             entries.append(_ENTRY.format(key=key, tag=told, size=len(versions[0])))
-        self.answer(200, _LIST.format(objects="".join(entries)).encode(), {})
+        self.reply(200, {}, _LIST.format(objects="".join(entries)).encode())
 
     def send_object(self, key):
         versions = self.server.objects[key]
@@ -52,21 +47,13 @@ class _Handler(BaseHTTPRequestHandler):
         part = data[int(start) : int(end) + 1 if end else None]
         wanted, tag = self.headers.get("If-Match"), self.server.tag(data)
         if self.server.is_strict and wanted and (wanted != tag or tag.startswith("W/")):
-            self.answer(412, b"", {})
+            self.reply(412, {}, b"")
             return
         last = int(start) + len(part) - 1
         told = {"Content-Range": f"bytes {start}-{last}/{len(data)}", "ETag": tag}
         told["Last-Modified"] = _DATE.format(second=len(versions))
         is_part = "Range" in self.headers
-        self.answer(206 if is_part else 200, part, {k: v for k, v in told.items() if v})
-
-    def answer(self, status, body, headers):
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": len(body)}.items():
-            self.send_header(name, str(value))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        self.reply(206 if is_part else 200, {k: v for k, v in told.items() if v}, part)
 
 
 def tag_of(data):
@@ -83,14 +70,7 @@ def run_lying_store(objects, *, tag=tag_of, is_strict=True):
         tag: what the store says is the tag of a content, or None.
         is_strict: whether it heeds ``If-Match``.
     """
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.objects = {key: list(versions) for key, versions in objects.items()}
-    server.tag, server.is_strict, server.lock = tag, is_strict, threading.Lock()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    versions = {key: list(contents) for key, contents in objects.items()}
+    lock = threading.Lock()
+    with serve(_Handler, objects=versions, tag=tag, is_strict=is_strict, lock=lock) as server:
+        yield server.url

@@ -1,83 +1,64 @@
-"""A storage in memory, for tests and for stores that need not outlive the process."""
+"""A storage in memory, which tests can damage behind its back."""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
 
 from mvc.errors import CorruptionError, StorageError
 from mvc.storage.protocol import ObjectInfo, check_key, check_prefix
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Self
-
-    from mvc.storage.protocol import Buffer
 
 
 class MemoryStorage:
     """Keys and bytes in a dictionary; safe to use from many threads."""
 
-    def __init__(self) -> None:
-        self._objects: dict[str, bytes] = {}
-        self._made_s: dict[str, float] = {}
+    def __init__(self):
+        self._objects = {}
+        self._made_s = {}
         self._lock = threading.Lock()
 
-    def create(self, prefix: str = "") -> MemoryPendingObject:
-        """Begin a new object; ``prefix`` names the folder of its later key."""
+    def create(self, prefix=""):
         check_prefix(prefix)
-        return MemoryPendingObject(self)
+        return _PendingObject(self)
 
-    def read_into(self, key: str, offset: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` from ``offset`` on."""
+    def read_into(self, key, offset, buffer):
         data = self.read(key)
-        part = memoryview(data)[offset : offset + len(buffer)]
-        if len(part) < len(buffer):
-            raise CorruptionError(
-                f"{key} ends at {len(data):,} bytes, {offset + len(buffer):,} were expected"
-            )
-        buffer[:] = part
+        end = offset + len(buffer)
+        if end > len(data):
+            raise CorruptionError(f"{key} ends at {len(data):,} bytes, {end:,} were expected")
+        buffer[:] = memoryview(data)[offset:end]
 
-    def read(self, key: str) -> bytes:
-        """Return a whole object."""
+    def read(self, key):
         check_key(key)
         with self._lock:
             if key not in self._objects:
                 raise FileNotFoundError(key)
             return self._objects[key]
 
-    def find_size(self, key: str) -> int | None:
-        """Return the length of an object in bytes, or None if there is none."""
+    def find_size(self, key):
         check_key(key)
         with self._lock:
-            data = self._objects.get(key)
-        return None if data is None else len(data)
+            return len(self._objects[key]) if key in self._objects else None
 
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Yield the published objects below a folder prefix, sorted by key."""
+    def list(self, prefix):
         check_prefix(prefix)
         with self._lock:
-            found = [
-                ObjectInfo(key, len(data), self._made_s.get(key, 0.0))
-                for key, data in self._objects.items()
-            ]
-        for info in sorted(found, key=lambda info: info.key):
-            if info.key.startswith(prefix):
-                yield info
+            objects = sorted(self._objects.items())
+        for key, data in objects:
+            if key.startswith(prefix):
+                yield ObjectInfo(key, len(data), self._made_s.get(key, 0.0))
 
-    def sync(self, prefix: str) -> None:
-        """Do nothing: what is in memory is as durable as it will ever be."""
+    def sync(self, prefix):
         check_prefix(prefix)
 
-    def delete(self, *keys: str) -> None:
-        """Remove objects; removing one that is not there is not an error."""
+    def delete(self, *keys):
         for key in keys:
             check_key(key)
             with self._lock:
                 self._objects.pop(key, None)
 
-    def _publish(self, key: str, data: bytes) -> None:
+    def publish(self, key, data):
+        check_key(key)
         with self._lock:
             old = self._objects.get(key)
             if old is None or len(old) != len(data):
@@ -85,45 +66,35 @@ class MemoryStorage:
                 self._made_s[key] = time.time()
 
 
-class MemoryPendingObject:
+class _PendingObject:
     """Bytes on their way into a ``MemoryStorage``."""
 
-    def __init__(self, storage: MemoryStorage) -> None:
-        self._storage = storage
-        self._parts: list[bytes] = []
-        self._size_bytes = 0
-        self._open = True
+    def __init__(self, storage):
+        self._storage, self._data, self._is_open = storage, bytearray(), True
 
     @property
-    def size_bytes(self) -> int:
-        """Bytes written so far."""
-        return self._size_bytes
+    def size_bytes(self):
+        return len(self._data)
 
-    def write(self, buffers: Sequence[Buffer]) -> None:
-        """Append the buffers."""
+    def write(self, buffers):
         self._check_open()
         for buffer in buffers:
-            self._parts.append(bytes(buffer))
-            self._size_bytes += len(self._parts[-1])
+            self._data += buffer
 
-    def publish(self, key: str) -> None:
-        """Make the object visible under ``key``."""
-        check_key(key)
+    def publish(self, key):
         self._check_open()
-        self._open = False
-        self._storage._publish(key, b"".join(self._parts))
+        self._storage.publish(key, bytes(self._data))
+        self._is_open = False
 
-    def abort(self) -> None:
-        """Forget everything written; harmless after ``publish``."""
-        self._open = False
-        self._parts = []
+    def abort(self):
+        self._is_open = False
 
-    def _check_open(self) -> None:
-        if not self._open:
+    def _check_open(self):
+        if not self._is_open:
             raise StorageError("writer is closed")
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, *exc_info):
         self.abort()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
 import tarfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import zstandard
+
+from support.shard_files import make_mds, make_tar, pack_lines
 
 
 def make_rows(first, count):
@@ -20,33 +20,12 @@ def make_rows(first, count):
     ]
 
 
-def write_jsonl(path, rows):
-    Path(path).write_bytes(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
-
-
-def write_zst(path, rows):
-    data = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
-    half = len(data) // 2
-    pack = zstandard.ZstdCompressor().compress
-    Path(path).write_bytes(pack(data[:half]) + pack(data[half:]))
-
-
-def write_gz(path, rows):
-    Path(path).write_bytes(
-        gzip.compress(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
-    )
-
-
 def write_tar(path, rows, kind=tarfile.USTAR_FORMAT):
-    with tarfile.open(path, "w", format=kind) as tar:
-        for row in rows:
-            for extension, data in (
-                ("json", json.dumps(row).encode()),
-                ("txt", row["text"].encode()),
-            ):
-                info = tarfile.TarInfo(f"part/{row['id']:06}.{extension}")
-                info.size = len(data)
-                tar.addfile(info, io.BytesIO(data))
+    samples = []
+    for row in rows:
+        samples.append((f"part/{row['id']:06}.json", json.dumps(row).encode()))
+        samples.append((f"part/{row['id']:06}.txt", row["text"].encode()))
+    Path(path).write_bytes(make_tar(samples, format=kind))
 
 
 def write_parquet(path, rows, group=7):
@@ -65,14 +44,8 @@ def write_arrow(path, rows, is_stream=False):
         writer.write_table(table, max_chunksize=5)
 
 
-def write_arrow_stream(path, rows):
-    write_arrow(path, rows, is_stream=True)
-
-
 def write_npy(path, rows):
-    np.save(
-        path, np.array([[row["id"], len(row["text"])] for row in rows], np.int32).reshape(-1, 2)
-    )
+    np.save(path, np.array([[row["id"], len(row["text"])] for row in rows], "i4").reshape(-1, 2))
 
 
 def write_bin(path, rows):
@@ -80,35 +53,27 @@ def write_bin(path, rows):
 
 
 def write_mds(path, rows):
-    settings = {
+    samples = []
+    for row in rows:
+        text, number = row["text"].encode(), np.int64(row["id"])
+        head = len(text).to_bytes(4, "little") + number.tobytes()
+        samples.append(head + text + np.float32(number).tobytes())
+    columns = {
         "column_names": ["id", "text", "value"],
         "column_encodings": ["int", "str", "float32"],
         "column_sizes": [8, None, 4],
-        "format": "mds",
-        "version": 2,
     }
-    samples = []
-    for row in rows:
-        text = row["text"].encode()
-        head = len(text).to_bytes(4, "little")
-        samples.append(
-            head + np.int64(row["id"]).tobytes() + text + np.float32(row["id"]).tobytes()
-        )
-    told = json.dumps(settings).encode()
-    start = 4 * (len(rows) + 2) + len(told)
-    offsets = start + np.cumsum([0, *map(len, samples)])
-    head = np.uint32(len(rows)).tobytes() + offsets.astype("<u4").tobytes()
-    Path(path).write_bytes(head + told + b"".join(samples))
+    Path(path).write_bytes(make_mds(samples, **columns))
 
 
 WRITERS = {
-    "jsonl": write_jsonl,
-    "jsonl.zst": write_zst,
-    "jsonl.gz": write_gz,
+    "jsonl": lambda path, rows: Path(path).write_bytes(pack_lines(rows)),
+    "jsonl.zst": lambda path, rows: Path(path).write_bytes(pack_lines(rows, "zst")),
+    "jsonl.gz": lambda path, rows: Path(path).write_bytes(pack_lines(rows, "gz")),
     "tar": write_tar,
     "parquet": write_parquet,
     "arrow": write_arrow,
-    "feather": write_arrow_stream,
+    "feather": partial(write_arrow, is_stream=True),
     "npy": write_npy,
     "bin": write_bin,
     "mds": write_mds,

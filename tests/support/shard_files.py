@@ -1,25 +1,28 @@
 """Shards of every format that has records, as small files."""
 
+import gzip
 import io
 import json
 import tarfile
 
 import numpy as np
+import zstandard
 
 
 def write_jsonl(path, count, packing=None):
     """Write lines of JSON, plain or as packing says."""
-    data = b"".join(b'{"text": "line %d"}\n' % one for one in range(count))
+    path.write_bytes(pack_lines(({"text": f"line {number}"} for number in range(count)), packing))
+
+
+def pack_lines(rows, packing=None):
+    """Return rows as lines of JSON: plain, ``gz``, or ``zst`` in two frames."""
+    data = b"".join(json.dumps(row).encode() + b"\n" for row in rows)
     if packing == "gz":
-        import gzip
-
-        data = gzip.compress(data)
-    elif packing == "zst":
-        import zstandard
-
+        return gzip.compress(data)
+    if packing == "zst":
         half = len(data) // 2
-        data = zstandard.compress(data[:half]) + zstandard.compress(data[half:])
-    path.write_bytes(data)
+        return zstandard.compress(data[:half]) + zstandard.compress(data[half:])
+    return data
 
 
 def make_tar(samples, *, mode="w", **options):
@@ -33,9 +36,9 @@ def make_tar(samples, *, mode="w", **options):
     return file.getvalue()
 
 
-def make_mds(samples):
+def make_mds(samples, **settings):
     """Return an MDS shard, as mosaicml-streaming writes it."""
-    config = json.dumps({"version": 2, "format": "mds"}).encode()
+    config = json.dumps({"version": 2, "format": "mds", **settings}).encode()
     start = 4 + 4 * (len(samples) + 1) + len(config)
     ends = np.cumsum([start, *map(len, samples)]).astype("<u4")
     return np.uint32(len(samples)).tobytes() + ends.tobytes() + config + b"".join(samples)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mvc.shards import Shard, ShardMap
+from support.shard_files import make_tar
 
 _SOURCES = ("bisect.py", "heapq.py", "textwrap.py")
 
@@ -27,11 +26,8 @@ def write_set(folder: Path) -> None:
         (folder / f"part/{number}.jsonl").write_text(text)
         np.save(folder / f"{number}.npy", np.arange(60) + number)
     pq.write_table(pa.table({"text": lines}), folder / "table.parquet")
-    with tarfile.open(folder / "samples.tar", "w") as tar:
-        for number, line in enumerate(lines[:3]):
-            info = tarfile.TarInfo(f"{number}.txt")
-            info.size = len(line)
-            tar.addfile(info, io.BytesIO(line.encode()))
+    samples = [(f"{number}.txt", line.encode()) for number, line in enumerate(lines[:3])]
+    (folder / "samples.tar").write_bytes(make_tar(samples))
 
 
 def write_map(folder: Path, path: Path, root: str | None = None) -> ShardMap:

@@ -14,31 +14,13 @@ from hypothesis import strategies as st
 from mvc.states.elements import _ML_ELEMENTS, TORCH_ELEMENTS
 
 ML_NAMES = [name for name in _ML_ELEMENTS if hasattr(ml_dtypes, name)]
+WIDE = ("i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16")
+OTHERS = (
+    "b1", "i1", "u1", "q", "Q", "S1", "S7", "V3", "<U3", ">U2", "<M8[s]", ">M8[ns]", "<m8[25us]", "<M8",
+)  # fmt: skip
 NUMPY_DTYPES = [
-    *(
-        np.dtype(f"{order}{code}")
-        for order in "<>"
-        for code in ["i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16"]
-    ),
-    *(
-        np.dtype(code)
-        for code in [
-            "b1",
-            "i1",
-            "u1",
-            "q",
-            "Q",
-            "S1",
-            "S7",
-            "V3",
-            "<U3",
-            ">U2",
-            "<M8[s]",
-            ">M8[ns]",
-            "<m8[25us]",
-            "<M8",
-        ]
-    ),
+    *(np.dtype(order + code) for order in "<>" for code in WIDE),
+    *map(np.dtype, OTHERS),
     *(np.dtype(getattr(ml_dtypes, name)) for name in ML_NAMES),
 ]
 any_text = st.text(st.characters(exclude_categories=()), max_size=6)

@@ -2,48 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from mvc.errors import ConflictError, CorruptionError, StorageError, UsageError
 from mvc.storage.protocol import ObjectInfo
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from mvc.storage.protocol import SharedStorage, Storage
-
 BAD_KEYS = [
-    "",
-    "/",
-    "/etc/passwd",
-    "..",
-    "../x",
-    "packs/../../x",
-    "packs/./x",
-    "packs//x",
-    "packs/",
-    ".hidden",
-    "packs/.hidden",
-    "a\\b",
-    "a b",
-    "a\0b",
-    "a\n",
-    "ä",
-    "x" * 513,
-]
+    "", "/", "/etc/passwd", "..", "../x", "packs/../../x", "packs/./x", "packs//x", "packs/", ".hidden",
+    "packs/.hidden", "a\\b", "a b", "a\0b", "a\n", "ä", "x" * 513,
+]  # fmt: skip
 
 
-def put(storage: Storage, key: str, *parts: bytes) -> None:
+def put(storage, key, *parts):
     """Publish an object of some parts."""
     with storage.create("packs/") as pending:
         pending.write(parts)
         pending.publish(key)
 
 
-def tag_of(storage: SharedStorage) -> str:
+def tag_of(storage):
     """Return the tag of the object ``refs``."""
     found = storage.read_tagged("refs")
     assert found is not None
@@ -53,7 +34,7 @@ def tag_of(storage: SharedStorage) -> str:
 class StorageContract:
     """What a storage of one machine promises."""
 
-    def test_published_bytes_come_back(self, storage: Storage) -> None:
+    def test_published_bytes_come_back(self, storage):
         with storage.create("packs/") as pending:
             pending.write([b"one", memoryview(b"two")])
             pending.write([bytearray(b""), b"three"])
@@ -63,7 +44,7 @@ class StorageContract:
         assert storage.read("packs/a.pack") == b"onetwothree"
         assert storage.find_size("packs/a.pack") == 11
 
-    def test_buffers_may_be_reused_after_write(self, storage: Storage) -> None:
+    def test_buffers_may_be_reused_after_write(self, storage):
         buffer = bytearray(b"first")
         with storage.create() as pending:
             pending.write([buffer])
@@ -71,12 +52,12 @@ class StorageContract:
             pending.publish("x")
         assert storage.read("x") == b"first"
 
-    def test_many_buffers_in_one_write(self, storage: Storage) -> None:
+    def test_many_buffers_in_one_write(self, storage):
         parts = [bytes([i % 251]) * (i % 7) for i in range(3000)]
         put(storage, "packs/many", *parts)
         assert storage.read("packs/many") == b"".join(parts)
 
-    def test_nothing_is_visible_before_publish(self, storage: Storage) -> None:
+    def test_nothing_is_visible_before_publish(self, storage):
         with storage.create("packs/") as pending:
             pending.write([b"secret"])
             assert list(storage.list("")) == []
@@ -84,7 +65,7 @@ class StorageContract:
         assert list(storage.list("")) == []
         assert list(storage.list("packs/")) == []
 
-    def test_the_prefix_is_only_a_hint(self, storage: Storage) -> None:
+    def test_the_prefix_is_only_a_hint(self, storage):
         with storage.create("elsewhere/") as pending:
             pending.write([b"x"])
             pending.publish("packs/a")
@@ -93,18 +74,18 @@ class StorageContract:
             pending.publish("deep/er/b")
         assert list(storage.list("")) == [ObjectInfo("deep/er/b", 1), ObjectInfo("packs/a", 1)]
 
-    def test_an_empty_object_exists(self, storage: Storage) -> None:
+    def test_an_empty_object_exists(self, storage):
         put(storage, "packs/empty")
         assert storage.find_size("packs/empty") == 0
         assert storage.read("packs/empty") == b""
         storage.read_into("packs/empty", 0, memoryview(bytearray()))
 
-    def test_an_existing_object_of_that_length_stays(self, storage: Storage) -> None:
+    def test_an_existing_object_of_that_length_stays(self, storage):
         put(storage, "packs/a", b"first")
         put(storage, "packs/a", b"other")
         assert storage.read("packs/a") == b"first"
 
-    def test_an_existing_object_of_another_length_is_replaced(self, storage: Storage) -> None:
+    def test_an_existing_object_of_another_length_is_replaced(self, storage):
         put(storage, "packs/a", b"torn")
         buffer = bytearray(4)
         storage.read_into("packs/a", 0, memoryview(buffer))
@@ -113,21 +94,19 @@ class StorageContract:
         storage.read_into("packs/a", 0, memoryview(buffer))
         assert buffer == b"the whole" == storage.read("packs/a")
 
-    def test_read_into_reads_exactly_the_range(self, storage: Storage) -> None:
+    def test_read_into_reads_exactly_the_range(self, storage):
         put(storage, "packs/a", bytes(range(100)))
         buffer = bytearray(12)
         storage.read_into("packs/a", 30, memoryview(buffer)[1:11])
         assert buffer == b"\0" + bytes(range(30, 40)) + b"\0"
 
     @pytest.mark.parametrize(("offset", "size"), [(0, 11), (9, 2), (10, 1), (500, 1)])
-    def test_a_read_past_the_end_is_corruption(
-        self, storage: Storage, offset: int, size: int
-    ) -> None:
+    def test_a_read_past_the_end_is_corruption(self, storage, offset, size):
         put(storage, "packs/a", bytes(10))
         with pytest.raises(CorruptionError, match="packs/a ends"):
             storage.read_into("packs/a", offset, memoryview(bytearray(size)))
 
-    def test_what_is_not_there(self, storage: Storage) -> None:
+    def test_what_is_not_there(self, storage):
         put(storage, "packs/a", b"x")
         for key in ("packs/b", "nowhere/b", "packs", "packs/a/b"):
             assert storage.find_size(key) is None
@@ -139,7 +118,7 @@ class StorageContract:
         assert list(storage.list("nowhere/")) == []
         assert storage.read("packs/a") == b"x"
 
-    def test_delete(self, storage: Storage) -> None:
+    def test_delete(self, storage):
         put(storage, "packs/a", b"x")
         storage.read_into("packs/a", 0, memoryview(bytearray(1)))
         storage.delete("packs/a")
@@ -148,7 +127,7 @@ class StorageContract:
             storage.read_into("packs/a", 0, memoryview(bytearray(1)))
         storage.delete("packs/a")
 
-    def test_list_is_sorted_and_below_the_prefix(self, storage: Storage) -> None:
+    def test_list_is_sorted_and_below_the_prefix(self, storage):
         for key in ("packs/b", "packs/a", "packs2/x", "other", "packs/sub/c"):
             put(storage, key, key.encode())
         assert [info.key for info in storage.list("packs/")] == [
@@ -159,7 +138,7 @@ class StorageContract:
         assert len(list(storage.list(""))) == 5
 
     @pytest.mark.parametrize("key", BAD_KEYS)
-    def test_bad_keys_are_refused_everywhere(self, storage: Storage, key: str) -> None:
+    def test_bad_keys_are_refused_everywhere(self, storage, key):
         for call in (storage.read, storage.find_size, storage.delete):
             with pytest.raises(UsageError):
                 call(key)
@@ -174,7 +153,7 @@ class StorageContract:
                 storage.create(key)
         assert list(storage.list("")) == []
 
-    def test_a_published_or_aborted_writer_refuses_more(self, storage: Storage) -> None:
+    def test_a_published_or_aborted_writer_refuses_more(self, storage):
         published = storage.create()
         published.write([b"x"])
         published.publish("packs/a")
@@ -192,42 +171,33 @@ class StorageContract:
                 pending.publish("packs/b")
         assert [info.key for info in storage.list("")] == ["packs/a"]
 
-    def test_publish_from_another_thread(self, storage: Storage) -> None:
+    def test_publish_from_another_thread(self, storage):
         pending = storage.create()
         pending.write([b"x"])
-        thread = threading.Thread(target=pending.publish, args=("packs/a",))
-        thread.start()
-        thread.join()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(pending.publish, "packs/a").result()
         assert storage.read("packs/a") == b"x"
 
-    def test_many_threads_read_many_objects(self, storage: Storage) -> None:
+    def test_many_threads_read_many_objects(self, storage):
         contents = {f"packs/{i}": bytes([i]) * 1000 for i in range(100)}
         for key, data in contents.items():
             put(storage, key, data)
-        failures: list[str] = []
 
-        def read_all(step: int) -> None:
+        def read_all(step):
             for i in range(300):
                 key = f"packs/{i * step % 100}"
                 buffer = bytearray(10)
                 storage.read_into(key, i * 3, memoryview(buffer))
-                if buffer != contents[key][:10]:
-                    failures.append(key)
+                assert buffer == contents[key][:10]
 
-        threads = [threading.Thread(target=read_all, args=(step,)) for step in (1, 3, 7, 11)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert failures == []
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(read_all, (1, 3, 7, 11)))
 
 
 class SharedStorageContract(StorageContract):
     """What a storage promises that many machines write at once."""
 
-    def test_a_ref_object_is_made_once_and_replaced_only_by_who_knows_it(
-        self, storage: SharedStorage
-    ) -> None:
+    def test_a_ref_object_is_made_once_and_replaced_only_by_who_knows_it(self, storage):
         assert storage.read_tagged("refs") is None
         storage.replace("refs", b"one", None)
         with pytest.raises(ConflictError):
@@ -242,7 +212,7 @@ class SharedStorageContract(StorageContract):
             storage.replace("refs", b"three", tag)
         assert storage.read("refs") == b"two"
 
-    def test_replacing_what_is_gone_is_a_conflict(self, storage: SharedStorage) -> None:
+    def test_replacing_what_is_gone_is_a_conflict(self, storage):
         storage.replace("refs", b"one", None)
         tag = tag_of(storage)
         storage.delete("refs")
@@ -251,37 +221,26 @@ class SharedStorageContract(StorageContract):
         assert storage.read_tagged("refs") is None
         assert not storage.is_current("refs", tag)
 
-    def test_of_many_who_replace_one_version_one_wins(self, storage: SharedStorage) -> None:
+    def test_of_many_who_replace_one_version_one_wins(self, storage):
         storage.replace("refs", b"start", None)
         for number in range(10):
-            tag = tag_of(storage)
-            won: list[bytes] = []
-            ready = threading.Barrier(8)
+            tag, ready = tag_of(storage), threading.Barrier(8)
 
-            def race(
-                name: bytes,
-                tag: str = tag,
-                won: list[bytes] = won,
-                ready: threading.Barrier = ready,
-            ) -> None:
+            def race(name, tag=tag, ready=ready):
                 ready.wait()
-                try:
+                with contextlib.suppress(ConflictError, StorageError):  # some stores say that
                     storage.replace("refs", name, tag)
-                except (ConflictError, StorageError):  # some stores say so to those who lost
-                    return
-                won.append(name)
+                    return name
+                return None
 
             names = [b"%d-%d" % (number, one) for one in range(8)]
-            threads = [threading.Thread(target=race, args=(name,)) for name in names]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            with ThreadPoolExecutor(8) as pool:
+                won = [name for name in pool.map(race, names) if name]
             data = storage.read("refs")
             assert data in names
             assert won in ([data], [])
 
-    def test_runs_of_an_object(self, storage: SharedStorage) -> None:
+    def test_runs_of_an_object(self, storage):
         put(storage, "packs/a", bytes(range(200)))
         found = storage.read_ranges("packs/a", [(150, 3), (0, 2), (199, 1)])
         assert [bytes(one) for one in found] == [bytes([150, 151, 152]), b"\0\1", b"\xc7"]
@@ -291,15 +250,13 @@ class SharedStorageContract(StorageContract):
         with pytest.raises(FileNotFoundError):
             storage.read_ranges("packs/b", [(0, 1)])
 
-    def test_a_file_is_uploaded_whatever_was_there(
-        self, storage: SharedStorage, tmp_path: Path
-    ) -> None:
+    def test_a_file_is_uploaded_whatever_was_there(self, storage, tmp_path):
         path = tmp_path / "file"
         data = bytes(range(251)) * 80_000  # three parts
         with path.open("wb") as file:
             file.write(data)
         put(storage, "packs/a", b"torn")
-        done: list[int] = []
+        done = []
         storage.upload("packs/a", path, done.append)
         assert storage.read("packs/a") == data
         assert sum(done) == len(data)

@@ -6,14 +6,8 @@ import random
 import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Self
 
 from mvc.errors import ConflictError, CorruptionError, StorageError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from mvc.storage.protocol import SharedStorage
 
 FAULTS = ("before", "lost", "twice", "short", "slow", "unordered")
 """What can go wrong with a call.
@@ -38,19 +32,19 @@ class FaultyStorage:
         faults: how often something went wrong, by fault.
     """
 
-    def __init__(self, storage: SharedStorage, plan: Callable[[str, int], str | None]) -> None:
+    def __init__(self, storage, plan):
         self._storage = storage
         self._plan = plan
-        self.calls: list[str] = []
-        self.faults: Counter[str] = Counter()
+        self.calls = []
+        self.faults = Counter()
         self._lock = threading.Lock()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         method = getattr(self._storage, name)
         if not callable(method):
             return method
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args, **kwargs):
             with self._lock:
                 self.calls.append(name)
                 fault = self._plan(name, len(self.calls))
@@ -66,25 +60,25 @@ class FaultyStorage:
 class _FaultyObject:
     """An object on its way, of which the fault strikes when it is published."""
 
-    def __init__(self, pending: Any, fault: str | None) -> None:
+    def __init__(self, pending, fault):
         self._pending = pending
         self._fault = fault
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self._pending, name)
 
-    def publish(self, key: str) -> None:
+    def publish(self, key):
         _fail("publish", self._fault, lambda: self._pending.publish(key))
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         self._pending.__enter__()
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
+    def __exit__(self, *exc_info):
         self._pending.__exit__(*exc_info)
 
 
-def _fail(name: str, fault: str | None, call: Callable[[], Any]) -> Any:
+def _fail(name, fault, call):
     if fault == "before":
         raise StorageError(f"cannot {name}: the store answers 503")
     if fault == "short" and name in _READS:
@@ -104,15 +98,7 @@ def _fail(name: str, fault: str | None, call: Callable[[], Any]) -> Any:
     return result
 
 
-def seeded(
-    seed: int, rate: float, kinds: Sequence[str] = FAULTS
-) -> Callable[[str, int], str | None]:
-    """Return a plan in which calls fail by chance, the same with each run of one thread.
-
-    Args:
-        seed: of the dice.
-        rate: the share of calls that fail, 0 to 1.
-        kinds: what may go wrong.
-    """
+def seeded(seed, rate, kinds=FAULTS):
+    """Return a plan in which a share of the calls fails by chance, the same with each run of one thread."""
     dice = random.Random(seed)
     return lambda _name, _number: dice.choice(kinds) if dice.random() < rate else None

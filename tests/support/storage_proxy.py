@@ -11,12 +11,9 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from support.servers import Handler, serve
 
 FAULTS = ("500", "503", "lost", "failed", "short", "twice", "slow", "redirect")
 """What can happen to a request.
@@ -65,37 +62,22 @@ class FaultyProxy:
         faults: how often something went wrong, by fault.
     """
 
-    def __init__(self, endpoint: str, plan: Callable[[Request], str | None]) -> None:
+    def __init__(self, endpoint, plan):
         self.plan = plan
-        self.faults: Counter[str] = Counter()
-        self.requests: list[Request] = []
+        self.faults = Counter()
+        self.requests = []
         self._upstream = urlsplit(endpoint).netloc
         self._lock = threading.Lock()
-        proxy = self
+        self._until = contextlib.ExitStack()
 
-        class Handler(_Handler):
-            def answer(self) -> None:
-                proxy._pass_on(self)
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
-
-    @property
-    def endpoint(self) -> str:
-        """Where clients find it."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
+    def __enter__(self):
+        self.endpoint = self._until.enter_context(serve(_Handler, proxy=self)).url
         return self
 
-    def __exit__(self, *exc_info: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    def __exit__(self, *exc_info):
+        self._until.close()
 
-    def _pass_on(self, handler: _Handler) -> None:
+    def pass_on(self, handler):
         conditional = any(name.lower().startswith("if-") for name in handler.headers)
         with self._lock:
             request = Request(handler.command, handler.path, conditional, len(self.requests))
@@ -108,65 +90,42 @@ class FaultyProxy:
                 del handler.headers[name]
         body = handler.rfile.read(int(handler.headers.get("content-length") or 0))
         if fault in ("500", "503"):
-            handler.send(int(fault), {}, b"")
+            handler.reply(int(fault), {}, b"")
             return
         if fault == "redirect":
-            handler.send(302, {"location": f"http://{self._upstream}/elsewhere"}, b"")
+            handler.reply(302, {"location": f"http://{self._upstream}/elsewhere"}, b"")
             return
         if fault == "slow":
             time.sleep(_SLOW_S)
-        status, headers, data = self._ask(handler, body)
+        answer = self._ask(handler, body)
         if fault == "twice":
-            status, headers, data = self._ask(handler, body)
+            answer = self._ask(handler, body)
         if fault == "failed":
-            handler.send(500, {}, b"")
+            handler.reply(500, {}, b"")
         elif fault == "lost":
             handler.close_connection = True
         else:
-            handler.send(status, headers, data, cut=fault == "short")
+            handler.reply(*answer, cut=fault == "short")
 
-    def _ask(self, handler: _Handler, body: bytes) -> tuple[int, dict[str, str], bytes]:
+    def _ask(self, handler, body):
         """Return what is behind it answers; the host stays as it was signed."""
         connection = http.client.HTTPConnection(self._upstream, timeout=_TIMEOUT_S)
         with contextlib.closing(connection):
             headers = {k: v for k, v in handler.headers.items() if k.lower() not in _HOP_BY_HOP}
-            length = (
-                {"content-length": str(len(body))} if handler.command in ("PUT", "POST") else {}
-            )
-            connection.request(handler.command, handler.path, body or None, headers | length)
+            if handler.command in ("PUT", "POST"):
+                headers["content-length"] = str(len(body))
+            connection.request(handler.command, handler.path, body or None, headers)
             answer = connection.getresponse()
-            return answer.status, dict(answer.getheaders()), answer.read()
+            headers = {
+                name.title(): value
+                for name, value in answer.getheaders()
+                if name.lower() not in _HOP_BY_HOP or name.lower() == "content-length"
+            }
+            return answer.status, headers, answer.read()
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
+class _Handler(Handler):
+    def answer(self):
+        self.server.proxy.pass_on(self)
 
-    def answer(self) -> None:
-        raise NotImplementedError
-
-    def send(self, status: int, headers: dict[str, str], data: bytes, *, cut: bool = False) -> None:
-        told = {name.lower(): value for name, value in headers.items()}
-        is_head = self.command == "HEAD"
-        length = told.get("content-length", "0") if is_head else str(len(data))
-        self.send_response_only(status)
-        for name, value in told.items():
-            if name not in _HOP_BY_HOP:
-                self.send_header(name, value)
-        self.send_header("content-length", length)
-        self.end_headers()
-        if not is_head:
-            self.wfile.write(data[: len(data) // 2] if cut else data)
-        if cut:
-            self.close_connection = True
-
-    def handle_one_request(self) -> None:
-        with contextlib.suppress(ConnectionError, TimeoutError):
-            super().handle_one_request()
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  that of the base
-        """Say nothing."""
-
-    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = (  # noqa: N815  names of the base
-        lambda self: self.answer()
-    )
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = answer  # noqa: N815  names of the base
