@@ -22,8 +22,6 @@ from benchmarks.scale.job import (
     Job,
     daly_s,
     find_best,
-    llama_mttf_s,
-    meta_mttf_s,
     simulate_job,
     young_s,
 )
@@ -53,17 +51,6 @@ def test_transfers_share_a_link():
     assert share_link([], [], 10, 100) == []
 
 
-def test_no_byte_is_lost_or_faster_than_its_link():
-    draw = Random(1)
-    starts = [draw.uniform(0, 10) for _ in range(200)]
-    sizes = [draw.uniform(0.1, 5) for _ in range(200)]
-    ends = share_link(starts, sizes, 20, 3)
-    assert all(
-        end >= start + size / 3 - 1e-9 for start, end, size in zip(starts, ends, sizes, strict=True)
-    )
-    assert max(ends) >= sum(sizes) / 20
-
-
 def test_requests_wait_for_each_other():
     assert serve_in_turn([0, 0, 5], [2, 1, 1]) == 6
     assert serve_in_turn([0, 0, 1], [2, 1, 1]) == 4
@@ -86,20 +73,6 @@ def test_a_recovery_by_each_tier():
     meet_s = 1200 * 1e-4 + 20 * 99 * 20e-6
     assert found["memory"] == pytest.approx({"seen": 5, "process": 3, "meet": meet_s, "open": 1})
     assert len({sum(one.values()) for one in found.values()}) == 1
-
-
-def test_published_rates_of_failures():
-    assert llama_mttf_s(16_384) / 3600 == pytest.approx(54 * 24 / 419)
-    assert meta_mttf_s(1024) / 3600 == pytest.approx(7.9)
-    assert meta_mttf_s(16_384) / 3600 == pytest.approx(1.8)
-
-
-def test_a_run_without_cost_loses_half_an_interval_at_each_failure():
-    job = Job(2000, [0.0], [0.0], [0.0], [0.0])
-    found = simulate_job(job, 100, Random(0), 2000)
-    assert found.lost == pytest.approx(50 / 2000, rel=0.05)
-    assert (found.blocked, found.recovering) == (0, 0)
-    assert found.useful + found.lost == pytest.approx(1)
 
 
 def test_all_time_is_accounted_for():

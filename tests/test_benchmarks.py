@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -65,16 +64,6 @@ def test_versions_change_what_their_names_say(bootstrap, tmp_path):
     assert grown == {"model.embed_tokens.weight", "lm_head.weight"}
 
 
-def test_fp32_base_rounds_to_the_bf16_base(bootstrap, tmp_path):
-    for dtype in ("F32", "BF16"):
-        path = tmp_path / f"{dtype}.safetensors"
-        workload.write_model(path, workload.QUICK, bootstrap, workload.VERSIONS[0], dtype)
-    with safe_open(tmp_path / "F32.safetensors", "pt") as file:
-        rounded = {name: file.get_tensor(name).bfloat16() for name in file.keys()}  # noqa: SIM118
-    words = read_words(tmp_path / "BF16.safetensors")
-    assert all(np.array_equal(words[name], rounded[name].view(_int16()).numpy()) for name in words)
-
-
 def test_launcher_measures_and_reports_failures(tmp_path):
     runner = Runner(tmp_path)
     cost = runner.measure(tmp_path, ["sh", "-c", "head -c 1000000 /dev/zero > big"], ["cat", "big"])
@@ -89,11 +78,6 @@ def test_launcher_measures_and_reports_failures(tmp_path):
 def test_median_of_costs_keeps_the_largest_memory():
     costs = [Cost(float(n), n + 1.0, 1.0, peak, 5, 0.5) for n, peak in ((1, 7), (9, 3), (2, 5))]
     assert middle(costs) == Cost(2.0, 3.0, 1.0, 7, 5, 0.5)
-
-
-def test_median_of_costs_leaves_disturbed_rounds_out():
-    costs = [Cost(float(n), float(n), 1.0, 1, 1, others) for n, others in ((1, 0.1), (9, 0.9))]
-    assert middle(costs).seconds == 1.0
 
 
 @pytest.mark.nightly
@@ -147,10 +131,6 @@ def test_best_peer_is_neither_mvc_nor_a_plain_copy():
     assert (peer.measured, peer.verdict) == (0.4, "met")
 
 
-def test_targets_of_the_hooks_say_where_nothing_was_measured():
-    assert {one.verdict for one in report_hooks.list_targets({})} == {"not measured"}
-
-
 def test_loader_target_is_met_at_097_of_the_plain_rate_and_missed_below():
     def judge(ours_s: float) -> str:
         times = {passes.OURS: [[ours_s, 0.0]], passes.PLAIN: [[0.97, 0.0]]}
@@ -160,24 +140,6 @@ def test_loader_target_is_met_at_097_of_the_plain_rate_and_missed_below():
 
     assert [judge(seconds) for seconds in (0.9, 0.99, 1.01)] == ["met", "met", "MISSED"]
     assert next(report_loader.list_targets({})).verdict == "not measured"
-
-
-def test_turns_go_back_and_forth_and_a_short_pass_or_another_batch_fails():
-    said = []
-    timers = {name: partial(said.append, name) for name in "ab"}
-    assert passes.take_turns(timers, 3) == {"a": [None] * 3, "b": [None] * 3}
-    assert "".join(said) == "abbaab"
-    batches = [[1, 2], [3, 4]]
-    found = passes.measure_passes({"list": lambda: batches}, 4, 2)
-    assert found["samples"] == 4
-    assert len(found["times"]["list"]) == len(found["cpu_s"]["list"]) == 2
-    with pytest.raises(AssertionError, match="4 samples of 5"):
-        passes.measure_passes({"list": lambda: batches}, 5, 1)
-    torch = pytest.importorskip("torch")
-    tensors = torch.arange(4).split(2)
-    assert passes.time_first(lambda: tensors, drop=1, expected=tensors[1]) > 0
-    with pytest.raises(AssertionError, match="another batch"):
-        passes.time_first(lambda: tensors, expected=tensors[1])
 
 
 def test_a_process_and_its_children_are_watched():

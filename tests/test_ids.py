@@ -7,7 +7,7 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mvc.ids import ID_BYTES, hash_chunk, hash_git_object, hash_tensor, is_hex_id
+from mvc.ids import hash_chunk, hash_git_object, hash_tensor, is_hex_id
 
 
 def test_chunks_are_known_answers():
@@ -16,16 +16,10 @@ def test_chunks_are_known_answers():
         "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"
     )
     data = bytes(number % 251 for number in range(1024))
-    assert hash_chunk(data).hex() == (
-        "42214739f095a406f3fc83deb889744ac00df831c10daa55189b5d121c855af7"
-    )
-
-
-@given(st.binary(max_size=5000))
-def test_any_buffer_gives_the_same_id(data):
-    ids = {hash_chunk(data), hash_chunk(bytearray(data)), hash_chunk(memoryview(data))}
-    assert ids == {blake3(data).digest()}
-    assert len(ids.pop()) == ID_BYTES
+    for buffer in (data, bytearray(data), memoryview(data)):
+        assert hash_chunk(buffer).hex() == (
+            "42214739f095a406f3fc83deb889744ac00df831c10daa55189b5d121c855af7"
+        )
 
 
 def test_tensors():
@@ -57,11 +51,6 @@ def test_blobs_are_gits(data):
     assert (
         hash_git_object("blob", data) == hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
     )
-
-
-def test_blobs_are_known_answers():
-    assert hash_git_object("blob", b"") == "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391"
-    assert hash_git_object("blob", b"hello\n") == "ce013625030ba8dba906f756967f9e9ca394464a"
 
 
 @pytest.mark.parametrize(

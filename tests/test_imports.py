@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import functools
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import mvc
+from support.commands import run_python
 
 HEAVY = ("torch", "numpy", "dulwich", "rich", "msgspec", "zstandard", "safetensors")
 
@@ -48,17 +46,8 @@ print(json.dumps(seen))
 """
 
 
-@functools.cache
-def _parse(path):
-    return ast.parse(path.read_text())
-
-
 def run(script):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(run_python("-W", "error", "-c", script).stdout)
 
 
 @pytest.mark.torch
@@ -131,7 +120,7 @@ def test_nothing_is_printed_read_or_configured():
     for path in sorted(root.rglob("*.py")):
         if "cli" in path.relative_to(root).parts or path.name == "__main__.py":
             continue
-        for node in ast.walk(_parse(path)):
+        for node in ast.walk(ast.parse(path.read_text())):
             name = None
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 name = node.func.id
@@ -150,23 +139,6 @@ def test_nothing_is_printed_read_or_configured():
         ("remotes/settings.py", "os.environ"),  # which server a check was of
         ("workspace/settings.py", "os.environ"),
     ]
-
-
-def test_files_are_renamed_by_one_module_only():
-    """A rename that nobody syncs is lost with the power; the lint does not see methods."""
-    offenders = []
-    root = Path(mvc.__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        if path.name == "fs.py" and path.parent == root:
-            continue
-        for node in ast.walk(_parse(path)):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
-                continue
-            # The methods of Path take one argument, those of str and of ours take more.
-            takes_one = len(node.args) == 1 and not node.keywords
-            if takes_one and node.func.attr in ("rename", "replace"):
-                offenders.append(f"{path.relative_to(root)}:{node.lineno}")
-    assert offenders == []
 
 
 def test_the_hooks_say_what_is_missing():

@@ -6,8 +6,6 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -96,19 +94,6 @@ def test_a_bucket_with_versions_is_refused(cluster, url, tmp_path):
     assert list(open_s3(cluster.endpoint, tmp_path, bucket="versioned", prefix="x").list("")) == []
 
 
-def test_twenty_writers_lose_no_update(cluster, url, tmp_path):
-    def write(name):
-        roots = open_roots(cluster, tmp_path, url)
-        roots.update(lambda root: with_ref(root, str(name)))
-
-    threads = [threading.Thread(target=write, args=(name,)) for name in range(20)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(open_roots(cluster, tmp_path, url).read().refs) == 20
-
-
 def test_push_and_clone_are_exact(cluster, url, tmp_path):
     repo = make_repo(tmp_path / "a", url)
     for seed in range(3):
@@ -189,38 +174,6 @@ def test_a_daemon_is_killed_during_pushes(cluster, url, tmp_path, victim, capsys
     repo.push()
     assert repo.remotes.refs().refs["refs/heads/main"] == tip
     check_copy(repo, url, tmp_path / "b")
-
-
-@pytest.mark.nightly
-def test_the_gateway_is_killed_in_the_middle_of_ref_updates(cluster, url, tmp_path):
-    """Some puts were done though their answer got lost: each update is there, and once."""
-    stop, acknowledged = threading.Event(), []
-    roots = open_roots(cluster, tmp_path, url)
-    roots.update(lambda root: root)
-
-    def write(name):
-        mine = open_roots(cluster, tmp_path, url)
-        for number in range(10**6):
-            if stop.is_set():
-                return
-            with contextlib.suppress(StorageError):
-                mine.update(lambda root, number=number: with_ref(root, f"{name}/{number}"))
-                acknowledged.append(f"refs/heads/{name}/{number}")
-
-    threads = [threading.Thread(target=write, args=(name,)) for name in range(3)]
-    for thread in threads:
-        thread.start()
-    for _ in range(3):
-        before = len(acknowledged)
-        while len(acknowledged) < before + 3:
-            time.sleep(0.01)
-        cluster.kill("rgw")
-        cluster.start_gateway()
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert len(acknowledged) == len(set(acknowledged))
-    assert set(acknowledged) <= set(open_roots(cluster, tmp_path, url).read().refs)
 
 
 @pytest.mark.nightly
@@ -307,29 +260,3 @@ def test_no_push_of_many_clients_is_lost(cluster, url, tmp_path, branches, capsy
         print(
             f"\n{CLIENTS * ROUNDS} pushes to {branches} branches: {refused} refused, {seconds:.0f} s"
         )
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("verb", ["push", "clone"])
-@pytest.mark.parametrize("round_", range(30))
-def test_a_client_is_killed_at_any_point(cluster, url, tmp_path, verb, round_):
-    repo = make_repo(tmp_path / "a", url)
-    commit_model(repo)
-    repo.push()
-    commit_model(repo, seed=1, layers=12, width=64)
-    if verb == "clone":
-        repo.push()
-    words = ["push"] if verb == "push" else ["clone", url, str(tmp_path / "b")]
-    command = [sys.executable, "-m", "mvc", *words]
-    process = subprocess.Popen(command, cwd=repo.worktree, stderr=subprocess.DEVNULL)
-    try:
-        process.wait(0.2 + round_ * 0.05)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    if process.returncode or verb == "push":
-        found = clone(url, tmp_path / "b")
-        assert found.upkeep.fsck(data=True).problems == ()
-        assert found.upkeep.fsck(remote="origin", data=True).problems == ()
-    repo.push()
-    check_copy(repo, url, tmp_path / "c")

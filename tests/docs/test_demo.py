@@ -1,27 +1,16 @@
 """The demo tells its whole story, briefly, its proof holds, and its run goes back and can be replayed."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from mvc import Repo
-
-ROOT = Path(__file__).parents[2]
+from support.commands import ROOT, run_python
 
 
 @pytest.mark.nightly  # `make demo` itself is run before make test
 @pytest.mark.torch
 def test_demo(tmp_path):
     folder = tmp_path / "demo"
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples/demo.py"), "--folder", str(folder), "--steps", "12"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_python(ROOT / "examples/demo.py", "--folder", folder, "--steps", "12")
     digests = [
         line.split()[0]
         for line in done.stdout.splitlines()

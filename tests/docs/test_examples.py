@@ -5,38 +5,30 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from mvc import Repo
+from support.commands import ROOT, run_python
 
-ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "examples/resume_after_kill.py"
+EXAMPLES = ROOT / "examples"
 
 
 @pytest.mark.slow
 @pytest.mark.torch
 def test_a_killed_run_ends_in_the_same_bits(tmp_path):
-    command = [sys.executable, str(EXAMPLE), "--folder", str(tmp_path / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_python(EXAMPLES / "resume_after_kill.py", "--folder", tmp_path / "run")
     assert "both runs end in the same bits" in done.stdout
     assert "begins at step 25" in done.stdout
 
 
 @pytest.mark.torch
 def test_an_extension_goes_on_with_the_run(tmp_path):
-    command = [sys.executable, str(ROOT / "examples/extension.py"), "--folder", str(tmp_path)]
-    said = [
-        subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-        for _ in range(2)
-    ]
+    command = (EXAMPLES / "extension.py", "--folder", tmp_path)
+    said = [run_python(*command).stdout.splitlines() for _ in range(2)]
     assert said[0][0] == "step 0: 0 records so far"
     assert said[1][0] == said[0][1]
-    assert said[1][1].startswith("step 40: ")
-    repo = Repo(tmp_path)
-    told = repo.show("HEAD").annotations
+    told = Repo(tmp_path).show("HEAD").annotations
     assert said[1][1] == f"step 40: {told.meta['records']} records so far"
     assert told.metrics["lr"] == pytest.approx(0.05 * 0.95**40)
 
@@ -44,7 +36,7 @@ def test_an_extension_goes_on_with_the_run(tmp_path):
 @pytest.mark.slow
 @pytest.mark.torch
 def test_what_dcp_saves_goes_on_with_another_number_of_processes(tmp_path):
-    command = [sys.executable, "-W", "ignore", str(ROOT / "examples/dcp_loop.py")]
+    command = [sys.executable, "-W", "ignore", str(EXAMPLES / "dcp_loop.py")]
     command += ["--folder", str(tmp_path / "run"), "--every", "4"]
 
     def start(rank, size, steps):
@@ -74,11 +66,10 @@ def test_what_dcp_saves_goes_on_with_another_number_of_processes(tmp_path):
 @pytest.mark.slow
 @pytest.mark.torch
 def test_a_flipped_bit_is_found_and_mended(tmp_path):
-    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "3", str(ROOT / "examples/watched_loop.py")]
-    command += ["--folder", str(tmp_path / "run"), "--metrics", str(tmp_path / "run.jsonl")]
-    done = subprocess.run([*command, "--flip"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    torchrun = ("-W", "ignore", "-m", "torch.distributed.run", "--standalone")
+    example = (EXAMPLES / "watched_loop.py", "--folder", tmp_path / "run", "--flip")
+    metrics = ("--metrics", tmp_path / "run.jsonl")
+    done = run_python(*torchrun, "--nproc-per-node", "3", *example, *metrics)
     assert "model.head.weight differs on rank 2 at [17, 5]: 1 element, " in done.stderr
     assert "resync: " in done.stderr
     assert "1 found a difference" in done.stdout
@@ -95,6 +86,6 @@ def find_port():
 
 def test_the_page_shows_every_example_but_the_demo():
     page = (ROOT / "docs/examples.md").read_text()
-    for path in (ROOT / "examples").glob("*.py"):
+    for path in EXAMPLES.glob("*.py"):
         if path.name != "demo.py":
             assert f'--8<-- "examples/{path.name}"' in page

@@ -1,18 +1,14 @@
 """The README's quickstart runs, command by command, in a folder with a model in it."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from support.commands import ROOT, run_python
 from support.models import write_config, write_model
 
-ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 
@@ -25,7 +21,7 @@ def _blocks(language: str) -> list[str]:
 def test_quickstart(tmp_path):
     write_model(tmp_path / "model.safetensors")
     write_config(tmp_path / "config.json")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path / "home")}
+    home = str(tmp_path / "home")
     first, *rest = _blocks("console")
     outputs = {}
     for number, block in enumerate([first, *rest]):
@@ -34,15 +30,7 @@ def test_quickstart(tmp_path):
         for line in block.splitlines():
             words = shlex.split(line.removeprefix("$ "), comments=True)
             assert words[0] == "mvc"
-            done = subprocess.run(
-                [sys.executable, "-m", "mvc", *words[1:]],
-                cwd=tmp_path,
-                env=environment,
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+            done = run_python("-m", *words, folder=tmp_path, HOME=home)
             outputs[line] = done.stdout
     assert "norm" in outputs["$ mvc diff"]
     short = {line.partition("#")[0].rstrip(): text for line, text in outputs.items()}
@@ -53,13 +41,11 @@ def test_quickstart(tmp_path):
     assert "sft, epoch 1" in outputs["$ mvc log --oneline --graph"]
 
     script, _ = _blocks("python")
-    check = (
-        script
-        + "\nassert back['step'] == 3000 and (back['model']['weight'] == norm).all()\nassert (weights['norm'] == norm).all()\n"
-    )
-    subprocess.run(
-        [sys.executable, "-W", "error", "-c", check], cwd=tmp_path, env=environment, check=True
-    )
+    check = """
+assert back['step'] == 3000 and (back['model']['weight'] == norm).all()
+assert (weights['norm'] == norm).all()
+"""
+    run_python("-W", "error", "-c", script + check, folder=tmp_path, HOME=home)
 
 
 TRAINING = """
@@ -85,9 +71,7 @@ def test_the_three_lines_for_a_training_run(tmp_path):
     short = script.replace("100_000", "20").replace("every=1000", "every=5")
     assert short.count("20") == short.count("every=5") == 1
     check = TRAINING + short + "assert [one.step for one in ckpt.commits] == [0, 5, 10, 15, 20]\n"
-    command = [sys.executable, "-c", check]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'hooks'}"}
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+    run_python("-c", check, folder=tmp_path)
 
 
 def test_every_link_leads_somewhere():

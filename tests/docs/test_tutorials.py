@@ -1,42 +1,33 @@
 """The tutorials' commands and scripts run, in the order of the page."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from support.commands import ROOT, run_python
 
 pytestmark = pytest.mark.torch
+
+OTHER = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
 
 
 def follow(page, folder, home):
     """Run a page's console and python blocks; return what each command printed, and its exit code."""
     text = (ROOT / "docs" / page).read_text()
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'hooks'}",
-        "HOME": str(home),
-        "COLUMNS": "100",
-    }
     answers = {}
     for language, block in re.findall(r"```(console|python)\n(.*?)```", text, re.DOTALL):
         if language == "python":
-            run = [[sys.executable, "-c", block]]
+            commands = {"python": ["-c", block]}
         else:
-            run = [
-                shlex.split(line.removeprefix("$ "), comments=True) for line in block.splitlines()
-            ]
-        for words in run:
-            command = [sys.executable, "-m", *words] if words[0] == "mvc" else words
-            done = subprocess.run(
-                command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-            )
-            said = "python" if language == "python" else shlex.join(words)
+            lines = [line.removeprefix("$ ") for line in block.splitlines()]
+            words = [shlex.split(line, comments=True) for line in lines]
+            commands = {
+                shlex.join(line): ["-m", *line] if line[0] == "mvc" else ["-c", OTHER, *line]
+                for line in words
+            }
+        for said, command in commands.items():
+            done = run_python(*command, folder=folder, code=None, HOME=str(home), COLUMNS="100")
             assert done.returncode in (0, 1), f"{said}: {done.stdout}{done.stderr}"
             answers[said] = (done.returncode, done.stdout)
     return answers

@@ -1,22 +1,13 @@
 """The examples of training libraries run to their end, where they prove what they say."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from support.commands import ROOT, run_python
 
 
 def run(name, folder, *options):
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / name), "--folder", str(folder), *options],
-        capture_output=True, text=True, check=False, env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    words = (ROOT / "examples" / name, "--folder", folder, *options)
+    return run_python(*words, HF_HUB_OFFLINE="1").stdout
 
 
 @pytest.mark.slow
