@@ -41,16 +41,24 @@ SeenLayout: TypeAlias = tuple[FileLayout, FileStat]
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """One file as the history keeps it."""
+    """One file as the history keeps it.
 
-    path: str  # repository path
-    mode: int  # Git mode
-    blob: GitId  # the plain blob, the link text, or the manifest
-    stat: FileStat  # stat data of the file while it was read
-    size_bytes: int  # length of the file
-    # how it is stored in chunks, or None for plain blobs and links
+    Attributes:
+        path: repository path.
+        mode: Git mode.
+        blob: the plain blob, the link text, or the manifest.
+        stat: stat data of the file while it was read.
+        size_bytes: length of the file.
+        manifest: how it is stored in chunks, or None for plain blobs and links.
+        warning: why a file that looks like a checkpoint is stored as opaque bytes, or None.
+    """
+
+    path: str
+    mode: int
+    blob: GitId
+    stat: FileStat
+    size_bytes: int
     manifest: Manifest | None = None
-    # why a file that looks like a checkpoint is stored as opaque bytes, or None
     warning: str | None = None
 
 
