@@ -208,8 +208,7 @@ def test_what_comes_back_is_frozen_and_explained():
                 where = f"{module.__name__}.{name}"
                 assert kind.__dataclass_params__.frozen, where
                 assert hasattr(kind, "__slots__"), where
-                # What comments beside its fields say of an inner value is not in its docstring.
-                for field in dataclasses.fields(kind) if name != "StoredFile" else ():
+                for field in dataclasses.fields(kind):
                     assert re.search(rf"\b{field.name}\b", inspect.getdoc(kind)), (
                         where,
                         field.name,
