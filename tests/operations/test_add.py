@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from mvc import NotFoundError, Repo, UnsupportedError, UsageError
+from mvc import ConflictError, NotFoundError, Repo, UnsupportedError, UsageError
 from mvc.formats.manifest import MANIFEST_PREFIX
 from mvc.progress import reporting
 from support.models import write_model
@@ -85,6 +85,25 @@ class TestTracking:
             result = Repo.open(root).add(".")
         assert (added(result), result.unchanged, calls) == ([], ("a", "m.safetensors"), [])
         assert repo._context.history.read_index().entries == entries
+
+    def test_a_touched_file_is_read_but_is_the_same(self, repo, root):
+        write(root, "a")
+        repo.add(".")
+        before = staged(repo)
+        os.utime(root / "a", ns=(10**18, 10**18))
+        assert added(repo.add(".")) == ["a"]
+        assert staged(repo) == before
+
+    def test_a_pipe_is_passed_over_unless_it_took_the_place_of_a_file(self, repo, root):
+        write(root, "a")
+        repo.add(".")
+        os.mkfifo(root / "pipe")
+        assert added(repo.add(".")) == []
+        (root / "a").unlink()
+        os.mkfifo(root / "a")
+        with pytest.raises(ConflictError, match="neither a file nor a link"):
+            repo.add("a")
+        assert list(staged(repo)) == ["a"]
 
     def test_a_link_that_reads_like_a_manifest_is_refused(self, repo, root):
         os.symlink(MANIFEST_PREFIX + b"1}", os.fsencode(root / "link"))
