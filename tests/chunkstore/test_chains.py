@@ -9,6 +9,7 @@ import pytest
 from mvc.chunkstore import chains
 from mvc.chunkstore.chains import Buffers, ReadSlot
 from mvc.chunkstore.store import ChunkStore
+from mvc.dtypes import get_dtype
 from mvc.errors import CorruptionError, FormatError, StorageError
 from mvc.formats.pack import MAX_DEPTH, RECORD_BYTES
 from mvc.ids import ChunkId, hash_chunk
@@ -155,6 +156,20 @@ def test_the_same_chunk_twice_is_rounded():
     plain = rounded(master, master)
     put_pack(storage, [whole(master), cast(plain, [hash_chunk(master)] * 2)])
     assert read(ChunkStore(storage), plain) is None
+
+
+def test_what_the_words_of_a_chunk_are():
+    master, later = make_chain(1, 2048)
+    storage = MemoryStorage()
+    put_pack(
+        storage, [whole(master), cast(rounded(master), [hash_chunk(master)]), delta(later, master)]
+    )
+    reader = ChunkStore(storage)._reader.chains
+    dtypes = [
+        reader.find_dtype(hash_chunk(chunk), ReadSlot())
+        for chunk in (master, rounded(master), later)
+    ]
+    assert dtypes == [None, get_dtype("BF16"), get_dtype("U8")]
 
 
 @pytest.mark.parametrize("at", [5, 2900])

@@ -123,6 +123,10 @@ class TestSettings:
         repo.set_config("mvc.chunkbytes", None)
         assert self.chunks(repo, root, 3) == 4 * 2**20
 
+    def test_what_is_no_size_of_a_cache_is_refused(self, repo):
+        with pytest.raises(UsageError, match="not a size such as"):
+            repo.set_config("cache.size", "much")
+
     def test_files_of_several_chunk_lengths_live_side_by_side(self, repo, root):
         for seed, length in enumerate(("1024", "65536", "4194304")):
             repo.set_config("mvc.chunkbytes", length)
