@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mvc.errors import ConflictError, UnsupportedError
 from mvc.states.elements import TORCH_ELEMENTS
-from mvc.states.memory import iterate_slabs
+from mvc.states.memory import iterate_slabs, read_units
 from mvc.states.state import encode_state
 from mvc.states.torch_arrays import TorchArray, span_storage, view_words
 from support.cases import for_each
@@ -68,3 +68,17 @@ def test_a_range_of_device_memory():
     source = TorchArray(view_words(flat[10:20], TORCH_ELEMENTS["float32"]), 4)
     span = span_storage(source, flat.data_ptr() + 20, 100)
     assert read_all(span, 7) == flat[5:30].numpy().tobytes()
+
+
+def test_a_read_may_begin_and_end_inside_a_unit():
+    data = bytes(range(24))
+
+    def gather(first, buffer):
+        assert len(buffer) % 4 == 0
+        buffer[:] = np.frombuffer(data, np.uint8)[4 * first :][: len(buffer)]
+
+    for offset in range(13):
+        for size_bytes in range(12):
+            read = bytearray(size_bytes)
+            read_units(gather, 4, offset, memoryview(read))
+            assert bytes(read) == data[offset : offset + size_bytes], (offset, size_bytes)
