@@ -21,7 +21,7 @@ ACTIONS = {
     "switch": lambda h, one, two: h.set_head_branch("side", stamp=at()),
     "delete": lambda h, one, two: h.delete_ref("refs/heads/packed", expected=one, stamp=at()),
     "rename": lambda h, one, two: h.rename_branch("main", "renamed", stamp=at()),
-    "config": lambda h, one, two: h.set_config("a.b", "c"),
+    "config": lambda h, one, two: h.config.set("a.b", "c"),
     "index": lambda h, one, two: stage(h, IndexEntry("dead", h.write_blob(b"x"), 0o100644)),
 }
 
