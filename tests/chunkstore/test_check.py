@@ -35,6 +35,18 @@ def test_without_data_no_body_is_read(storage):
     assert sum(size for _, _, size in watched.reads) > sum(map(len, CHUNKS))
 
 
+def test_a_pack_that_is_deleted_while_it_is_listed_is_not_missing(storage, monkeypatch):
+    pack, *_ = packs(storage)
+    listed = [entry for entry in storage.list("") if entry.key != pack]
+    monkeypatch.setattr(
+        storage, "list", lambda prefix: (entry for entry in listed if entry.key.startswith(prefix))
+    )
+    storage.delete(pack)
+    assert [problem.kind for problem in ChunkStore(storage).check(data=False)] == ["missing-pack"]
+    storage.delete(pack.replace(".pack", ".idx"))
+    assert list(ChunkStore(storage).check(data=False)) == []
+
+
 def test_one_bad_pack_does_not_hide_the_others(storage):
     first, second, third = packs(storage)
     overwrite(storage, first, b"")
