@@ -99,7 +99,6 @@ def check_limit(limit: int | None) -> None:
 
 def name_and_start(names: Sequence[str]) -> tuple[str, str]:
     """Return a new name and the revision to give it to: HEAD if omitted."""
-    if len(names) > 2:  # noqa: PLR2004  name and start
-        raise CommandUsageError(f"unexpected argument {names[2]!r}")
+    check_no_more(names, 2)
     name, start = [*names, "HEAD"][:2]
     return name, start

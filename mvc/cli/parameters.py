@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")  # 18 digits always fit in 64 bits
-_NUMBER = re.compile(
-    r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,5})?|[+-]?(nan|inf|infinity)", re.ASCII | re.IGNORECASE
-)
+_NUMBER = r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,5})?|[+-]?(nan|inf|infinity)"
 
 
 class Exit(Exception):  # noqa: N818  it ends a command and is not an error
@@ -172,7 +170,7 @@ def parse_number(word: str) -> float | None:
     value = parse_whole(word)
     if value is not None:
         return value
-    return float(word) if _NUMBER.fullmatch(word) else None
+    return float(word) if re.fullmatch(_NUMBER, word, re.ASCII | re.IGNORECASE) else None
 
 
 def load_command(name: str) -> Callable[..., None]:

@@ -283,8 +283,7 @@ def examine(zygote, folder, name):
         go("back", spike=[_scale(name, NAN_AT)]),
     ])  # fmt: skip
     if killed.kind in ("UsageError", "UnsupportedError"):
-        lines = [run.error.partition("\n")[0] for run in (killed, back)]
-        return [f"refused: {line.partition(': ')[2]}" for line in lines]
+        return [f"refused: {run.error.partition(': ')[2]}" for run in (killed, back)]
     assert killed.killed, killed.error
     assert plain.error is None, plain.error
     has_ended = back.kind == "DivergedError"

@@ -116,7 +116,7 @@ def _fork(verbs, command, gate, uid):
             answer["result"] = getattr(verbs, verb)(Path(root), **arguments)
         except Exception as error:
             answer["kind"] = type(error).__name__
-            answer["error"] = f"{answer['kind']}: {error}"
+            answer["error"] = f"{answer['kind']}: {getattr(error, 'message', error)}"
             answer["hint"] = getattr(error, "hint", None)
         os.write(answer_write, json.dumps(answer).encode())
         os._exit(0)

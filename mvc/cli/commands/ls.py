@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mvc.cli.options import JSON, TENSORS
+from mvc.cli.options import JSON, TENSORS, check_no_more
 from mvc.cli.output import Output, Shown, pick, printable
-from mvc.cli.parameters import CommandUsageError, arguments, flag
+from mvc.cli.parameters import arguments, flag
 from mvc.cli.render.text import columns, count_text, shape_text, size_text
 from mvc.cli.session import is_revision, open_repo, parse_place, split_revision, to_paths
 from mvc.errors import NotFoundError
@@ -58,8 +58,7 @@ def cat(
     Only the chunks of the tensor are read, and each is verified. TENSOR may be omitted if the file
     has only one.
     """
-    if len(names) > 3:  # noqa: PLR2004  as the usage says
-        raise CommandUsageError(f"unexpected argument {names[3]!r}")
+    check_no_more(names, 3)
     repo = open_repo()
     if len(names) == 3:  # noqa: PLR2004  as the usage says
         place: tuple[str, str, str | None] = (names[0], to_paths([names[1]])[0], names[2])
